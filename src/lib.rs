@@ -47,6 +47,7 @@ pub mod server;
 mod workspace;
 
 pub use vivavoce_actors as actors;
+pub use vivavoce_agents as agents;
 pub use vivavoce_audio as audio;
 pub use vivavoce_auth as auth;
 pub use vivavoce_config as config;

@@ -22,11 +22,12 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::actors::registry::hooks::HookRegistry;
+use crate::actors::registry::hooks::{DialAgentsBy, HookRegistry};
 use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::actors::session::backchannel::Lists;
 use crate::actors::session::{SessionServices, SessionSettings};
+use crate::agents::{AgentDialler, AgentRoutes, DiallerParts};
 use crate::audio::Channels;
 use crate::auth::{self, Authenticator, SetupError};
 use crate::config::{Config, RecordingBackend, RecordingLayout, RtcMode, Settings, SocketAuth};
@@ -100,6 +101,9 @@ pub enum ServerError {
     /// The hooks in the settings are invalid.
     #[error("{}", .0.join("\n"))]
     Hooks(Vec<String>),
+    /// The agents in the settings are invalid.
+    #[error("{}", .0.join("\n"))]
+    Agents(Vec<String>),
     /// The client for room webhooks cannot be created.
     #[error("rtc.webhook_urls: {0}")]
     RoomEvents(#[source] io::Error),
@@ -466,6 +470,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let (sockets, state) = app_state(
         settings, auth, &providers, &notifiers, &rooms, &drain, &quotas,
     )?;
+    dial_agents(settings, &authorities, &sockets, &notifiers.hooks, &drain)?;
     let Notifiers {
         webhooks,
         recordings,
@@ -477,10 +482,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     // Signals are caught before the address is announced, so that an early one is not lost.
     let stop = StopSignal::listen()?;
     let address = SocketAddr::new(settings.server.host, settings.server.port);
-    let workers = match settings.server.workers {
-        0 => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
-        workers => workers,
-    };
+    let workers = workers(settings);
     let metrics_address = settings.telemetry.metrics_address;
     let listen = Listen {
         address,
@@ -519,6 +521,40 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     rooms.finish(GOODBYE).await;
     finish(uploads, &webhooks).await;
     tracing::info!("stopped");
+    Ok(())
+}
+
+/// How many threads serve requests and sessions.
+fn workers(settings: &Settings) -> usize {
+    match settings.server.workers {
+        0 => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
+        workers => workers,
+    }
+}
+
+/// Has the agents of the settings dialled for calls, if there are any.
+fn dial_agents(
+    settings: &Settings,
+    authorities: &Authorities,
+    sockets: &Sockets,
+    hooks: &Addr<HookRegistry>,
+    drain: &Drain,
+) -> Result<(), ServerError> {
+    let routes = AgentRoutes::new(settings).map_err(ServerError::Agents)?;
+    let Some(routes) = routes else { return Ok(()) };
+    let scheme = settings.server.tls_cert.as_ref().map_or("ws", |_| "wss");
+    let address = SocketAddr::new(settings.server.host, settings.server.port);
+    let parts = DiallerParts {
+        services: Arc::clone(sockets.services()),
+        sockets: sockets.settings().clone(),
+        work: drain.work.clone(),
+        own_url: format!("{scheme}://{address}"),
+        threads: workers(settings),
+        is_open: !settings.auth.required,
+    };
+    let dialler = AgentDialler::new(parts, routes, authorities)?.start();
+    // The first message of its mailbox.
+    hooks.do_send(DialAgentsBy(dialler.recipient()));
     Ok(())
 }
 

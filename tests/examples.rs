@@ -92,12 +92,12 @@ impl Agent {
     }
 }
 
-fn in_repository(file: &str) -> PathBuf {
+pub fn in_repository(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
 }
 
 /// Something that `./test` installs.
-fn installed(file: &str) -> PathBuf {
+pub fn installed(file: &str) -> PathBuf {
     let file = in_repository(file);
     assert!(
         file.exists(),

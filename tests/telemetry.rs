@@ -35,6 +35,9 @@ fn secrets_of_the_server() -> Vec<(&'static str, String)> {
             json!([{"host": "a.example", "url": "https://a.example/", "secret": SECRET}])
                 .to_string()
         }
+        "AGENT_ROUTES_JSON" => {
+            json!([{"host": "a.example", "url": "wss://a.example/", "secret": SECRET}]).to_string()
+        }
         "TURNS_BACKCHANNELS_JSON" => json!({"en": [SECRET]}).to_string(),
         "SIP_TENANT_HOSTS" => json!({"a": ["a.example"]}).to_string(),
         "SIP_TENANT_NUMBERS" => json!({"a": ["+14155550123"]}).to_string(),

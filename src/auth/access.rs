@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use super::room_owner::Principal;
+use super::room_owner::{Owner, Principal};
 use vivavoce_core::party::{Party, TenantId};
 
 /// Selects the owner where several may have something of the same name.
@@ -75,6 +75,15 @@ impl Access {
     #[expect(clippy::missing_panics_doc, reason = "for tests alone")]
     pub fn of_tenant(id: &str) -> Self {
         Self::tenant_only(TenantId::new(id).expect("a name"))
+    }
+
+    /// Access of whoever owns a room; of one that nobody owns, that of the operator's sessions.
+    pub fn of_owner(owner: &Owner) -> Self {
+        match owner {
+            Owner::Tenant(tenant) => Self::tenant_only(tenant.clone()),
+            Owner::Operator | Owner::Nobody => Self::operator_session(),
+            Owner::Unknown => Self::public(),
+        }
     }
 
     /// A session authenticated without a tenant: it has no access to what tenants own.

@@ -414,6 +414,31 @@ settings! {
         s3_force_path_style: bool = "false", "recording.s3_force_path_style", "RECORDING_S3_FORCE_PATH_STYLE";
     }
 
+    /// Agents that the server dials.
+    agent: Agent {
+        /// WebSocket of the agent, `wss://…`, which is dialled for each inbound call that no entry of
+        /// `agent.routes_json` is for; none if absent.
+        url: Option<String> = "", "agent.url", "AGENT_URL";
+        /// Where it is dialled if it is not there.
+        fallback_url: Option<String> = "", "agent.fallback_url", "AGENT_FALLBACK_URL";
+        /// Signs the handshake, as webhooks are signed; 16 bytes or more.
+        secret: Option<Secret> = "", "agent.secret", "AGENT_SECRET";
+        /// Agents of numbers, hosts and tenants, `[{"number" or "host" or "tenant","url","fallback_url"?,"secret"?}]`.
+        routes_json: Option<JsonText> = "", "agent.routes_json", "AGENT_ROUTES_JSON";
+        /// Whether agents are dialled for people who enter rooms without a telephone, too.
+        rooms: bool = "false", "agent.rooms", "AGENT_ROOMS";
+        /// Seconds that one attempt may take, and again until the agent has sent `config`.
+        connect_timeout_seconds: Duration = "5", "agent.connect_timeout_seconds", "AGENT_CONNECT_TIMEOUT_SECONDS", check not_nought;
+        /// Seconds during which agents are tried.
+        patience_seconds: Duration = "15", "agent.patience_seconds", "AGENT_PATIENCE_SECONDS";
+        /// What a caller hears for whom there is no agent, before the call is hung up; without it the call goes on.
+        unavailable_text: Option<String> = "", "agent.unavailable_text", "AGENT_UNAVAILABLE_TEXT";
+        /// Whether agents may be dialled without TLS.
+        allow_insecure: bool = "false", "agent.allow_insecure", "AGENT_ALLOW_INSECURE";
+        /// Whether agents may be at addresses that are not public.
+        allow_private: bool = "false", "agent.allow_private", "AGENT_ALLOW_PRIVATE";
+    }
+
     /// Webhooks.
     webhooks: Webhooks {
         /// URL to which events of recordings and sessions are posted; none if absent.

@@ -42,6 +42,7 @@
 
 pub mod backoff;
 pub mod call;
+pub mod causes;
 pub mod egress_policy;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;

@@ -66,6 +66,14 @@ pub fn is_call(event: &WebhookEvent) -> bool {
             .is_some_and(|participant| of_telephone(participant.kind))
 }
 
+/// Whether the event says that somebody has joined who is no agent: a telephone participant, or a person.
+pub fn is_guest(event: &WebhookEvent) -> bool {
+    let is_person = |kind: i32| kind == Kind::Standard as i32;
+    let person = event.participant.as_ref();
+    let joined = event.event == "participant_joined";
+    is_call(event) || joined && person.is_some_and(|person| is_person(person.kind))
+}
+
 /// The notification for an event; `None` if the called host is unknown.
 pub fn announcement(event: &WebhookEvent, room_prefix: Option<&str>) -> Option<Announcement> {
     let participant = event.participant.as_ref()?;

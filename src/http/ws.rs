@@ -42,6 +42,18 @@ impl Sockets {
     }
 }
 
+impl Sockets {
+    /// The settings of sockets, with the memory that all of them share.
+    pub const fn settings(&self) -> &SocketSettings {
+        &self.settings
+    }
+
+    /// What all sessions share.
+    pub const fn services(&self) -> &Arc<SessionServices> {
+        &self.services
+    }
+}
+
 /// The entry.
 pub fn handling() -> Handling {
     auth::public(open)

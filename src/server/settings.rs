@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use crate::actors::session::backchannel::Lists;
+use crate::agents::AgentRoutes;
 use crate::config::{Config, ConfigError, Settings};
 use crate::{auth, hooks, providers, webhooks};
 
@@ -27,6 +28,7 @@ fn contradictions(settings: &Settings) -> Vec<String> {
     if let Err(problem) = Lists::read(backchannels) {
         problems.push(format!("turns.backchannels_json: {problem}"));
     }
+    problems.extend(AgentRoutes::new(settings).err().unwrap_or_default());
     problems.extend(webhooks::problems(settings));
     problems.extend(hooks::problems(settings));
     problems.extend(providers::s3::problems(&settings.recording));

@@ -405,6 +405,35 @@ pub fn call_told(outcome: CallTold) {
     METRICS.calls_told.get_or_create(&Telling { outcome }).inc();
 }
 
+/// What became of dialling an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AgentDial {
+    /// It has taken the call.
+    Taken,
+    /// It was not there, or has not sent `config`.
+    Failed,
+    /// No agent has taken the call in time.
+    Unanswered,
+}
+
+impl EncodeLabelValue for AgentDial {
+    fn encode(&self, encoder: &mut LabelValueEncoder) -> fmt::Result {
+        encoder.write_str(match self {
+            Self::Taken => "taken",
+            Self::Failed => "failed",
+            Self::Unanswered => "unanswered",
+        })
+    }
+}
+
+/// An agent was dialled.
+pub fn agent_dialled(outcome: AgentDial) {
+    METRICS
+        .agent_dials
+        .get_or_create(&Dialling { outcome })
+        .inc();
+}
+
 /// A webhook was dropped.
 pub fn webhook_lost(cause: WebhookLoss) {
     METRICS.webhooks_lost.get_or_create(&Loss { cause }).inc();
@@ -567,6 +596,11 @@ struct Telling {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Dialling {
+    outcome: AgentDial,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Route {
     route: String,
 }
@@ -641,6 +675,7 @@ struct Metrics {
     webhooks_waiting: Gauge,
     quota_refusals: Family<OfQuota, Counter>,
     calls_told: Family<Telling, Counter>,
+    agent_dials: Family<Dialling, Counter>,
     room_events: Family<RoomEventLabel, Counter>,
     removed_by_owner: Counter,
     room_inputs_refused: Family<RoomInputLabel, Counter>,
@@ -698,6 +733,7 @@ impl Metrics {
             webhooks_waiting: Gauge::default(),
             quota_refusals: Family::default(),
             calls_told: Family::default(),
+            agent_dials: Family::default(),
             room_events: Family::default(),
             removed_by_owner: Counter::default(),
             room_inputs_refused: Family::default(),
@@ -935,6 +971,11 @@ impl Metrics {
             "calls_told",
             "Telephones that joined a room, by what became of telling their hooks",
             self.calls_told.clone(),
+        );
+        registry.register(
+            "agent_dials",
+            "Agents that were dialled, by what became of it",
+            self.agent_dials.clone(),
         );
         registry.register("rooms", "Embedded rooms", self.rooms.clone());
         registry.register(

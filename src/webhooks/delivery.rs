@@ -4,7 +4,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Client, StatusCode, redirect};
@@ -14,9 +14,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::retries::{Due, Outcome, Queue};
-use super::signature::{VERSION, sign};
+use super::signature::signed;
 use super::spool::{Spool, SpoolEntry, Webhook};
 use super::{Destination, HookKeys, Lane, Receiver, WebhookSettings};
+use vivavoce_core::causes::causes;
 use vivavoce_core::egress_policy::{EgressPolicy, PublicOnly};
 use vivavoce_core::tls_roots::Authorities;
 use vivavoce_telemetry::metrics::{self, WebhookLoss};
@@ -202,21 +203,13 @@ impl DeliveryContext {
             return Outcome::Unavailable;
         }
         let client = self.clients.within(receiver.egress);
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_secs();
-        let request = client
+        let mut request = client
             .post(receiver.url.clone())
-            .header(CONTENT_TYPE, "application/json")
-            .header(
-                "x-service-signature",
-                sign(&receiver.secret, now, &id, &body),
-            )
-            .header("x-service-signature-version", VERSION)
-            .header("x-service-timestamp", now)
-            .header("x-service-event-id", &id)
-            .body(body);
+            .header(CONTENT_TYPE, "application/json");
+        for (name, value) in signed(&receiver.secret, &id, &body) {
+            request = request.header(name, value);
+        }
+        let request = request.body(body);
         match request.send().await {
             Ok(answer) if answer.status().is_success() => {
                 tracing::debug!(host, event = id, "webhook delivered");
@@ -250,15 +243,4 @@ const fn judge(status: StatusCode, retry_after_seconds: Option<u64>) -> Outcome 
             },
         },
     }
-}
-
-/// An error with its chain of causes: the outermost message alone says only that something failed.
-pub(super) fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text += &format!(": {inner}");
-        cause = inner.source();
-    }
-    text
 }

@@ -67,6 +67,7 @@ use tokio_util::task::TaskTracker;
 use delivery::WebhookSender;
 pub use event::{Event, EventKind, RecordingFile, TransferOutcome};
 pub use room_events::RoomEvents;
+pub use signature::signed;
 pub use spool::SpoolError;
 use spool::{Bounds, Spool, SpoolEntry, Webhook};
 use vivavoce_config::{HttpUrl, Secret, Settings};

@@ -17,10 +17,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::delivery::{Clients, causes};
+use super::delivery::Clients;
 use super::egress_policy;
 use vivavoce_config::{HttpUrl, Settings};
 use vivavoce_core::backoff::Backoff;
+use vivavoce_core::causes::causes;
 use vivavoce_core::egress_policy::EgressPolicy;
 use vivavoce_core::tls_roots::Authorities;
 use vivavoce_quotas::{Party, RoundRobin, Share, Tally};

@@ -1,6 +1,7 @@
 //! The signature by which a receiver knows that a webhook is ours and when it was sent (protocol, section 4).
 
 use std::fmt::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
@@ -8,10 +9,22 @@ use sha2::Sha256;
 use vivavoce_config::Secret;
 
 /// The value of `X-Service-Signature-Version`, and the prefix of the signed text.
-pub(super) const VERSION: &str = "v1";
+const VERSION: &str = "v1";
+
+/// The headers that sign a body, sent now.
+pub fn signed(secret: &Secret, event_id: &str, body: &str) -> [(&'static str, String); 4] {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.unwrap_or_default().as_secs();
+    [
+        ("x-service-signature", sign(secret, now, event_id, body)),
+        ("x-service-signature-version", VERSION.to_owned()),
+        ("x-service-timestamp", now.to_string()),
+        ("x-service-event-id", event_id.to_owned()),
+    ]
+}
 
 /// The value of `X-Service-Signature`: HMAC-SHA256 over `v1:{timestamp}:{event_id}:{body}`, in hexadecimal.
-pub(super) fn sign(secret: &Secret, timestamp: u64, event_id: &str, body: &str) -> String {
+fn sign(secret: &Secret, timestamp: u64, event_id: &str, body: &str) -> String {
     // HMAC accepts keys of any length.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret.expose().as_bytes()) else {
         return String::new();

@@ -1,19 +1,20 @@
 //! The hooks of inbound calls, for the HTTP handlers and the rooms: who may see and change them, and what they are told when
 //! a telephone joins a room (protocol, section 4). The rules and the storage are in [`Hooks`], delivery in the webhooks.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use actix::prelude::*;
-use livekit_protocol::WebhookEvent;
+use livekit_protocol::{ParticipantInfo, WebhookEvent};
 use uuid::Uuid;
 
 use super::rooms::{Rooms, RoomsError, Taken};
 use vivavoce_auth::{Access, Owner};
 use vivavoce_core::party::Party;
 use vivavoce_hooks::announcement::{
-    Announcement, RecentEvents, announcement, event_id, is_call, is_inbound,
+    Announcement, RecentEvents, announcement, called_host, event_id, is_call, is_inbound,
 };
-use vivavoce_hooks::{CallOwners, Found, Hook, HookError, Hooks, RequestedHook};
+use vivavoce_hooks::{CallOwners, Found, Hook, HookError, Hooks, Host, RequestedHook};
 use vivavoce_seams::rooms::telephone::attribute;
 use vivavoce_telemetry::metrics::{self, CallTold};
 use vivavoce_webhooks::{HookAddress, Webhooks};
@@ -54,6 +55,31 @@ pub struct CallJoined {
     pub rooms: Rooms,
 }
 
+/// Somebody is in a room for whom an agent may be dialled.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+pub struct CallForAgent {
+    pub room_name: String,
+    pub participant_identity: String,
+    /// The calling number.
+    pub from: Option<String>,
+    /// The called number.
+    pub to: Option<String>,
+    /// The called host.
+    pub host: Option<Host>,
+    /// The known SIP headers, by their names in lower case.
+    pub headers: BTreeMap<String, String>,
+    /// Whose room it is; `None` while nobody asks.
+    pub owner: Option<Owner>,
+    /// Whether it is an inbound call.
+    pub is_telephone: bool,
+}
+
+/// Tells this recipient of calls from now on.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct DialAgentsBy(pub Recipient<CallForAgent>);
+
 pub struct HookRegistry {
     hooks: Hooks,
     teller: Arc<Teller>,
@@ -67,6 +93,8 @@ struct Teller {
     /// Whose calls are; `None` where nobody asks.
     owners: Option<CallOwners>,
     told: Mutex<RecentEvents>,
+    /// Who dials agents; none before the first one is set, and without agents.
+    agents: OnceLock<Recipient<CallForAgent>>,
 }
 
 impl HookRegistry {
@@ -84,6 +112,7 @@ impl HookRegistry {
             room_prefix,
             owners,
             told: Mutex::new(RecentEvents::new(MOST_REMEMBERED)),
+            agents: OnceLock::new(),
         };
         Self {
             hooks,
@@ -129,6 +158,14 @@ impl Handler<RemoveHooks> for HookRegistry {
     }
 }
 
+impl Handler<DialAgentsBy> for HookRegistry {
+    type Result = ();
+
+    fn handle(&mut self, DialAgentsBy(dialler): DialAgentsBy, _: &mut Context<Self>) {
+        let _first = self.teller.agents.set(dialler);
+    }
+}
+
 impl Handler<CallJoined> for HookRegistry {
     type Result = ResponseFuture<<CallJoined as Message>::Result>;
 
@@ -141,6 +178,10 @@ impl Handler<CallJoined> for HookRegistry {
 impl Teller {
     async fn tell(&self, CallJoined { event, rooms }: &CallJoined) -> Result<(), RoomsError> {
         if !is_call(event) {
+            self.dial_agent(
+                event,
+                event.room.as_ref().map(|room| Owner::of(&room.metadata)),
+            );
             return Ok(());
         }
         let id = event_id(event);
@@ -169,6 +210,9 @@ impl Teller {
     ) -> Result<CallTold, RoomsError> {
         if self.settle_owner(event, rooms).await? == Taken::Occupied {
             return Ok(CallTold::NotTheirs);
+        }
+        if event.participant.as_ref().is_some_and(is_inbound) {
+            self.dial_agent(event, self.owner_of(event));
         }
         let Some(call) = announcement(event, self.room_prefix.as_deref()) else {
             tracing::debug!(event = event.id, "a call names no host");
@@ -224,18 +268,11 @@ impl Teller {
         else {
             return Ok(Taken::Owned);
         };
-        let known = |name: &str| {
-            let value = caller.attributes.get(name).map(String::as_str);
-            value.filter(|value| !value.is_empty())
-        };
         let comes_in = is_inbound(caller);
+        // Whoever has it called by us owns the room already; only others' calls find it without an owner.
         let owner = if comes_in {
-            owners.owner(
-                known,
-                known(attribute::TRUNK_PHONE_NUMBER).unwrap_or_default(),
-            )
+            owner_of_call(owners, caller)
         } else {
-            // Whoever has it called by us owns the room already; only others' calls find it without an owner.
             Owner::Operator
         };
         let taken = rooms.take(&room.name, &owner, &caller.identity, comes_in);
@@ -254,9 +291,54 @@ impl Teller {
         }
     }
 
+    /// Whose an inbound call is; `None` while nobody asks.
+    fn owner_of(&self, event: &WebhookEvent) -> Option<Owner> {
+        let caller = event.participant.as_ref()?;
+        Some(owner_of_call(self.owners.as_ref()?, caller))
+    }
+
+    /// Has an agent dialled for whoever has joined, if there are agents.
+    fn dial_agent(&self, event: &WebhookEvent, owner: Option<Owner>) {
+        let (Some(agents), Some(room), Some(caller)) =
+            (self.agents.get(), &event.room, &event.participant)
+        else {
+            return;
+        };
+        let known = |name: &str| {
+            let value = caller.attributes.get(name);
+            value.filter(|value| !value.is_empty()).cloned()
+        };
+        let headers = caller.attributes.iter().filter_map(|(name, value)| {
+            let name = name.strip_prefix(attribute::HEADER)?;
+            Some((name.to_owned(), value.clone()))
+        });
+        let call = CallForAgent {
+            room_name: room.name.clone(),
+            participant_identity: caller.identity.clone(),
+            from: known(attribute::PHONE_NUMBER),
+            to: known(attribute::TRUNK_PHONE_NUMBER),
+            host: called_host(|name| caller.attributes.get(name).map(String::as_str)),
+            headers: headers.collect(),
+            owner: owner.filter(|_| self.owners.is_some()),
+            is_telephone: is_call(event),
+        };
+        if let Err(error) = agents.try_send(call) {
+            tracing::error!(%error, event = event.id, "no agent can be dialled for a call");
+        }
+    }
+
     fn told(&self) -> std::sync::MutexGuard<'_, RecentEvents> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn owner_of_call(owners: &CallOwners, caller: &ParticipantInfo) -> Owner {
+    let known = |name: &str| {
+        let value = caller.attributes.get(name).map(String::as_str);
+        value.filter(|value| !value.is_empty())
+    };
+    let number = known(attribute::TRUNK_PHONE_NUMBER).unwrap_or_default();
+    owners.owner(known, number)
 }
 
 fn body(call: &Announcement) -> serde_json::Result<String> {

@@ -16,7 +16,7 @@ use super::hooks::CallJoined;
 pub use vivavoce_auth::Owner;
 use vivavoce_auth::{Access, TenantId};
 use vivavoce_core::party::Party;
-use vivavoce_hooks::announcement::{is_call, is_inbound};
+use vivavoce_hooks::announcement::{is_guest, is_inbound};
 use vivavoce_seams::rooms::key;
 use vivavoce_seams::{
     Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent, TrackOf,
@@ -660,7 +660,7 @@ impl RoomRegistry {
     fn happened(&self, event: Arc<WebhookEvent>) -> ResponseFuture<Result<(), RoomsError>> {
         metrics::room_event(&event.event);
         tracing::debug!(event = event.event, id = event.id, "a room's event");
-        let (Some(calls), Some(rooms), true) = (&self.calls, &self.rooms, is_call(&event)) else {
+        let (Some(calls), Some(rooms), true) = (&self.calls, &self.rooms, is_guest(&event)) else {
             return Box::pin(async { Ok(()) });
         };
         let joined = CallJoined {

@@ -11,6 +11,7 @@ use actix_web::HttpRequest;
 use actix_web::dev::Extensions;
 use actix_web::rt::net::TcpStream;
 use socket2::{SockRef, Socket};
+use tokio_util::sync::CancellationToken;
 
 /// For `HttpServer::h1_write_buffer_size`: the response body is polled for a frame only when the kernel has accepted
 /// the previous one, so that frames do not wait where they cannot be dropped any more.
@@ -32,7 +33,9 @@ impl Accepted {
         let connection = handle.take()?;
         // Input of a socket's client is read although it does not read its output; that backlog is limited elsewhere.
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        connection.socket.set_tcp_user_timeout(None).ok()?;
+        if let Connection::Accepted { socket, .. } = &connection {
+            socket.set_tcp_user_timeout(None).ok()?;
+        }
         Some(connection)
     }
 }
@@ -47,7 +50,7 @@ pub fn accepted(io: &dyn Any, extensions: &mut Extensions) {
 /// Configures a connection and keeps a handle to it for a socket.
 pub fn prepare(io: &TcpStream, secured: bool, extensions: &mut Extensions) {
     if let Ok(socket) = set_up(io) {
-        let connection = Connection { socket, secured };
+        let connection = Connection::Accepted { socket, secured };
         extensions.insert(Accepted(Mutex::new(Some(connection))));
     }
 }
@@ -64,9 +67,11 @@ fn set_up(io: &TcpStream) -> io::Result<Socket> {
 }
 
 /// A second handle to a socket's connection.
-pub struct Connection {
-    socket: Socket,
-    secured: bool,
+pub enum Connection {
+    /// Of a client of this server.
+    Accepted { socket: Socket, secured: bool },
+    /// Of this server as a client. Cancelled where it is to be reset.
+    Dialled(CancellationToken),
 }
 
 impl Connection {
@@ -75,27 +80,42 @@ impl Connection {
         request.conn_data::<Accepted>()?.take()
     }
 
+    /// One that this server has opened, and what is cancelled where it is to be reset.
+    pub fn dialled() -> (Self, CancellationToken) {
+        let aborted = CancellationToken::new();
+        (Self::Dialled(aborted.clone()), aborted)
+    }
+
     /// Shuts down the sending side: the client sees the end of the stream, and may still send.
     pub fn finish(&self) {
         // TLS is closed with the end of the request, after the client's answer; without that the client would see
-        // truncation.
-        if !self.secured {
+        // truncation. What was dialled is shut down by whoever writes.
+        if let Self::Accepted {
+            socket,
+            secured: false,
+        } = self
+        {
             // Fails if the client has disconnected first, which is fine.
-            let _ = self.socket.shutdown(Shutdown::Write);
+            let _ = socket.shutdown(Shutdown::Write);
         }
     }
 
     /// Resets the connection, discarding unsent data.
     pub fn abort(&self) {
-        let _ = self.socket.set_linger(Some(Duration::ZERO));
-        let _ = self.socket.shutdown(Shutdown::Both);
+        match self {
+            Self::Accepted { socket, .. } => {
+                let _ = socket.set_linger(Some(Duration::ZERO));
+                let _ = socket.shutdown(Shutdown::Both);
+            }
+            Self::Dialled(aborted) => aborted.cancel(),
+        }
     }
 }
 
 #[cfg(any(test, feature = "testing"))]
 impl From<Socket> for Connection {
     fn from(socket: Socket) -> Self {
-        Self {
+        Self::Accepted {
             socket,
             secured: false,
         }

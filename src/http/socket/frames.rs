@@ -1,4 +1,4 @@
-//! Parsing of client frames (RFC 6455): frames from chunks, messages from fragments. `actix-http`'s codec handles
+//! Parsing of frames (RFC 6455): frames from chunks, messages from fragments. `actix-http`'s codec handles
 //! unmasking, reserved bits and opcodes; sizes (by the declared length, before anything is stored), the order of
 //! fragments, UTF-8 and the rules of control frames are checked here. No I/O, no clock.
 
@@ -92,18 +92,19 @@ struct Head {
 }
 
 impl Head {
-    /// `None` until the length has arrived. Client frames always have a mask of 4 bytes.
-    fn peek(bytes: &[u8]) -> Option<Self> {
+    /// `None` until the length has arrived. The frames of a client have a mask of 4 bytes, those of a server none.
+    fn peek(bytes: &[u8], of_server: bool) -> Option<Self> {
         let (&[first, second], rest) = bytes.split_first_chunk()?;
         let (payload_bytes, length_bytes) = match second & 0x7f {
             126 => (u16::from_be_bytes(*rest.first_chunk()?).into(), 2),
             127 => (u64::from_be_bytes(*rest.first_chunk()?), 8),
             short => (short.into(), 0),
         };
+        let mask_bytes = if of_server { 0 } else { 4 };
         Some(Self {
             opcode: OpCode::from(first & 0x0f),
             last: first & 0x80 != 0,
-            frame_bytes: payload_bytes.saturating_add(2 + length_bytes + 4),
+            frame_bytes: payload_bytes.saturating_add(2 + length_bytes + mask_bytes),
             payload_bytes,
         })
     }
@@ -115,9 +116,19 @@ pub struct Frames {
     arrived: BytesMut,
     /// The fragments so far of the current message.
     begun: Option<(Kind, BytesMut)>,
+    /// Whether the other side is a server.
+    of_server: bool,
 }
 
 impl Frames {
+    /// What a server sends to its client: frames without a mask.
+    pub fn of_server() -> Self {
+        Self {
+            of_server: true,
+            ..Self::default()
+        }
+    }
+
     /// Appends received bytes.
     pub fn push(&mut self, chunk: &[u8]) {
         self.arrived.extend_from_slice(chunk);
@@ -141,7 +152,7 @@ impl Frames {
             self.arrived = BytesMut::new();
             return Ok(None);
         }
-        let Some(head) = Head::peek(&self.arrived) else {
+        let Some(head) = Head::peek(&self.arrived, self.of_server) else {
             return Ok(None);
         };
         self.check_size(&head)?;
@@ -149,7 +160,7 @@ impl Frames {
         // memory for a length that is merely declared.
         let whole = self.arrived.len() as u64 >= head.frame_bytes;
         let limit = if whole { usize::MAX } else { 0 };
-        let frame = Parser::parse(&mut self.arrived, true, limit)
+        let frame = Parser::parse(&mut self.arrived, !self.of_server, limit)
             .map_err(|_| FrameError::Protocol("malformed frame"))?;
         let Some((last, opcode, payload)) = frame else {
             return Ok(None);

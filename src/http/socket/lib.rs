@@ -29,6 +29,10 @@
 //! the one furthest behind of the party that holds most. Clients that are silent, or that take too long over a message,
 //! are closed as well.
 //!
+//! # Sockets that this server opens
+//!
+//! [`run_dialled`] runs a socket over a connection whose handshake this server has made as the client.
+//!
 //! The HTTP server needs two settings: `h1_write_buffer_size(WRITE_BUFFER_BYTES)` and `on_connect(accepted)`.
 //!
 //! # Example
@@ -51,6 +55,7 @@
 mod backlog;
 mod budget;
 mod connection;
+mod dialled;
 mod echo;
 mod frames;
 mod origins;
@@ -69,6 +74,7 @@ use actix_web_actors::ws::HandshakeError;
 pub use backlog::{Backlog, MAX_WAITING_BYTES};
 pub use budget::MessageBudget;
 pub use connection::{WRITE_BUFFER_BYTES, accepted, prepare};
+pub use dialled::{run_dialled, text_frame_of_server};
 pub use echo::echo;
 pub use frames::{FrameError, Frames, Input, MAX_BINARY_BYTES, MAX_TEXT_BYTES};
 pub use origins::Origins;

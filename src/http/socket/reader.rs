@@ -81,6 +81,12 @@ impl<H: SocketHandler> Reader<H> {
         }
     }
 
+    /// Reads frames of another kind than those of clients.
+    pub(super) fn reading(mut self, frames: Frames) -> Self {
+        self.frames = frames;
+        self
+    }
+
     /// Reads until the connection is gone.
     pub(super) async fn run<S>(mut self, mut payload: S)
     where

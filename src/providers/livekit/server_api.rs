@@ -111,7 +111,7 @@ pub enum ApiError {
     #[error(transparent)]
     Twirp(#[from] TwirpError),
     /// It cannot be reached, or does not answer in time. Without the URL, which may hold credentials.
-    #[error("{}", causes(.0))]
+    #[error("{}", vivavoce_core::causes::causes(.0))]
     Connection(reqwest::Error),
     /// Something between answers instead of it.
     #[error("the answer is neither of LiveKit's API nor an error of it: HTTP status {0}")]
@@ -166,17 +166,6 @@ fn participant(room: &str, identity: &str) -> proto::RoomParticipantIdentity {
         identity: identity.to_owned(),
         ..Default::default()
     }
-}
-
-/// An error with what caused it: "error sending request" alone helps nobody.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text += &format!(": {cause}");
-        next = cause.source();
-    }
-    text
 }
 
 /// A client of one deployment's server API.

@@ -19,7 +19,7 @@ where
     let retry_after = answer.and_then(|answer| answer.headers().get("retry-after")?.parse().ok());
     let code = error.code().unwrap_or_default();
     let message = match (code, error.message()) {
-        ("", _) => causes(error),
+        ("", _) => vivavoce_core::causes::causes(error),
         (code, None) => code.to_owned(),
         (code, Some(message)) => format!("{code}: {message}"),
     };
@@ -54,7 +54,7 @@ pub(super) fn no_bucket() -> StoreError {
 pub(super) fn away(error: &dyn Error) -> StoreError {
     StoreError::Unavailable {
         retry_after: None,
-        message: causes(error),
+        message: vivavoce_core::causes::causes(error),
     }
 }
 
@@ -68,15 +68,4 @@ fn without_credentials(error: &(dyn Error + 'static)) -> bool {
         cause = error.source();
     }
     false
-}
-
-/// An error with its causes: the outermost says only that something did not work.
-fn causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
 }

@@ -1,5 +1,7 @@
 //! What the server sends. Messages are named here and nowhere else.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -151,6 +153,21 @@ pub enum ServerMessage {
         played_ms: Option<u64>,
         /// Whether it was cut off.
         interrupted: bool,
+    },
+    /// To an agent that the server has dialled, first of all: the call that it is for.
+    Call {
+        /// The room of the call; `config` need not name it.
+        room_name: String,
+        /// The caller in the room.
+        participant_identity: String,
+        /// The calling number; null where it is withheld, and for people in rooms.
+        from: Option<String>,
+        /// The called number; null likewise.
+        to: Option<String>,
+        /// The known SIP headers of the call, by their names in lower case.
+        headers: BTreeMap<String, String>,
+        /// The id of the session, unless `config` chooses one.
+        stream_id: String,
     },
     /// The server is going to stop.
     Draining {

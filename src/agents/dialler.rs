@@ -1,0 +1,380 @@
+//! The actor that dials agents. Each call has a task on one of the dialler's threads, where its session lives, too.
+
+use std::cell::OnceCell;
+use std::collections::HashSet;
+use std::io;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use actix::prelude::*;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use super::apology::{BUFFER, apologise};
+use super::dial::Clients;
+use super::routes::{AgentRoute, AgentRoutes};
+use super::socket::{AgentSocket, Given, Progress};
+use vivavoce_actors::registry::hooks::CallForAgent;
+use vivavoce_actors::registry::rooms::ShowRoom;
+use vivavoce_actors::restarts::jitter;
+use vivavoce_actors::session::protocol::ServerMessage;
+use vivavoce_actors::session::{self, Caller, Places, SessionServices};
+use vivavoce_auth::{Access, Owner};
+use vivavoce_core::backoff::Backoff;
+use vivavoce_core::tls_roots::Authorities;
+use vivavoce_quotas::Refused;
+use vivavoce_quotas::shared_limit::{SharedLimit, Size};
+use vivavoce_socket::{Closed, ClosedBy, SocketSettings, SocketWriter, run_dialled};
+use vivavoce_telemetry::metrics::{self, AgentDial};
+
+/// The pauses after every address of an agent has failed.
+const PAUSES: Backoff = Backoff::doubling(Duration::from_millis(250), Duration::from_secs(4), 0.3);
+
+/// What the dialler needs of the server.
+pub struct DiallerParts {
+    pub services: Arc<SessionServices>,
+    pub sockets: SocketSettings,
+    /// The server waits for it when it stops.
+    pub work: TaskTracker,
+    /// The URL of this server, for clients of its rooms.
+    pub own_url: String,
+    /// How many threads carry the sessions of agents.
+    pub threads: usize,
+    /// Whether a session without a tenant may use everything.
+    pub is_open: bool,
+}
+
+/// Dials agents for calls.
+pub struct AgentDialler {
+    shared: Arc<Shared>,
+    /// Started with the first call.
+    threads: Vec<Arbiter>,
+    next: usize,
+}
+
+struct Shared {
+    parts: DiallerParts,
+    routes: AgentRoutes,
+    clients: Clients,
+    unconfigured: Arc<SharedLimit>,
+    /// Rooms in which there is an agent, or will be; at most one for each call.
+    rooms: Mutex<HashSet<String>>,
+}
+
+impl AgentDialler {
+    /// A dialler for the agents of the settings.
+    pub fn new(
+        parts: DiallerParts,
+        routes: AgentRoutes,
+        authorities: &Authorities,
+    ) -> io::Result<Self> {
+        let clients = Clients::new(authorities, routes.egress)?;
+        // The quota of sessions bounds them.
+        let total = usize::MAX;
+        let unconfigured = SharedLimit::new(Size {
+            total,
+            unauthenticated: total,
+            per_key: total,
+        });
+        let shared = Shared {
+            parts,
+            routes,
+            clients,
+            unconfigured,
+            rooms: Mutex::default(),
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+            threads: Vec::new(),
+            next: 0,
+        })
+    }
+
+    /// The thread for the next call.
+    fn thread(&mut self) -> Option<&Arbiter> {
+        if self.threads.is_empty() {
+            let threads = self.shared.parts.threads.max(1);
+            self.threads.extend((0..threads).map(|_| Arbiter::new()));
+        }
+        self.next = (self.next + 1) % self.threads.len();
+        self.threads.get(self.next)
+    }
+}
+
+impl Actor for AgentDialler {
+    type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Context<Self>) {
+        context.set_mailbox_capacity(1024);
+    }
+}
+
+impl Handler<CallForAgent> for AgentDialler {
+    type Result = ();
+
+    fn handle(&mut self, call: CallForAgent, _: &mut Context<Self>) {
+        let shared = Arc::clone(&self.shared);
+        if !call.is_telephone && !shared.routes.rooms {
+            return;
+        }
+        let tenant = call.owner.as_ref().and_then(|owner| match owner {
+            Owner::Tenant(tenant) => Some(tenant),
+            _ => None,
+        });
+        let route = shared
+            .routes
+            .of(call.host.as_ref(), call.to.as_deref(), tenant);
+        let Some(route) = route.cloned() else {
+            return;
+        };
+        let access = match &call.owner {
+            Some(owner) => Access::of_owner(owner),
+            None if shared.parts.is_open => Access::anonymous(),
+            None => Access::operator_session(),
+        };
+        let Some(place) = RoomPlace::take(&shared, &call.room_name) else {
+            return;
+        };
+        let task = AgentCall {
+            shared,
+            route,
+            access,
+            call,
+            _place: place,
+        };
+        if let Some(thread) = self.thread() {
+            // Only a system that is stopping has no threads.
+            let _stopping = thread.spawn_fn(move || {
+                actix::spawn(task.serve());
+            });
+        }
+    }
+}
+
+/// A room has an agent, until this is dropped.
+struct RoomPlace {
+    shared: Arc<Shared>,
+    room: String,
+}
+
+impl RoomPlace {
+    /// `None` where the room has one already.
+    fn take(shared: &Arc<Shared>, room: &str) -> Option<Self> {
+        let mut rooms = shared.rooms.lock().unwrap_or_else(PoisonError::into_inner);
+        rooms.insert(room.to_owned()).then(|| Self {
+            shared: Arc::clone(shared),
+            room: room.to_owned(),
+        })
+    }
+}
+
+impl Drop for RoomPlace {
+    fn drop(&mut self) {
+        let mut rooms = self
+            .shared
+            .rooms
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        rooms.remove(&self.room);
+    }
+}
+
+/// A call and its agent.
+struct AgentCall {
+    shared: Arc<Shared>,
+    route: AgentRoute,
+    access: Access,
+    call: CallForAgent,
+    _place: RoomPlace,
+}
+
+/// What became of an attempt.
+enum Outcome {
+    /// The agent has done its work.
+    Done,
+    /// The agent's socket broke in the middle.
+    Broke,
+    /// There was no agent.
+    Failed,
+}
+
+impl AgentCall {
+    async fn serve(self) {
+        let routes = &self.shared.routes;
+        let mut began = Instant::now();
+        let addresses = self.route.urls.len().max(1);
+        let mut attempt = 0;
+        loop {
+            let Some(url) = self.route.urls.get(attempt % addresses) else {
+                return;
+            };
+            match self.attempt(url).await {
+                Outcome::Done => return,
+                Outcome::Failed => attempt += 1,
+                Outcome::Broke => {
+                    tracing::warn!("an agent's socket broke in mid-call");
+                    (began, attempt) = (Instant::now(), 0);
+                }
+            }
+            let services = &self.shared.parts.services;
+            if services.draining.is_cancelled() || !self.caller_is_there().await {
+                return;
+            }
+            if began.elapsed() >= routes.patience {
+                break;
+            }
+            if attempt.is_multiple_of(addresses) {
+                let earlier = u32::try_from(attempt / addresses).unwrap_or(u32::MAX);
+                sleep(PAUSES.delay(earlier.saturating_sub(1), jitter())).await;
+            }
+        }
+        metrics::agent_dialled(AgentDial::Unanswered);
+        tracing::error!("no agent has taken a call within agent.patience_seconds");
+        if let Some(text) = &routes.apology {
+            self.apologise(text).await;
+        }
+    }
+
+    /// Dials an address, and is that agent's session until it ends.
+    async fn attempt(&self, url: &reqwest::Url) -> Outcome {
+        let routes = &self.shared.routes;
+        let host = url.host_str().unwrap_or_default();
+        let id = Uuid::new_v4().to_string();
+        let dialling = self.shared.clients.dial(url, &self.route.secret, &id);
+        let failed = |why: &str| {
+            metrics::agent_dialled(AgentDial::Failed);
+            tracing::warn!(agent = host, why, "an agent does not take a call");
+            Outcome::Failed
+        };
+        let stream = match timeout(routes.connect_timeout, dialling).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return failed(&error.to_string()),
+            Err(_) => return failed("it does not answer within agent.connect_timeout_seconds"),
+        };
+        let stream_id = id;
+        let progress = Rc::new(Progress::default());
+        let writer = Rc::new(OnceCell::new());
+        let running = self.session(stream, &stream_id, (&progress, &writer));
+        let late = async {
+            sleep(routes.connect_timeout).await;
+            if !progress.configured.get()
+                && let Some(writer) = writer.get()
+            {
+                SocketWriter::close(writer, 4408, "no config came in time");
+            }
+            std::future::pending::<()>().await;
+        };
+        let ran = tokio::select! {
+            ran = running => ran,
+            () = late => return Outcome::Failed,
+        };
+        if let Err(refused) = ran {
+            return failed(&refused.to_string());
+        }
+        if !progress.configured.get() {
+            return failed("it has not sent config");
+        }
+        metrics::agent_dialled(AgentDial::Taken);
+        match progress.closed.take() {
+            Some(closed) if !broke(&closed) => Outcome::Done,
+            _ => Outcome::Broke,
+        }
+    }
+
+    /// A session over a socket to an agent, until it ends.
+    async fn session(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + 'static,
+        stream_id: &str,
+        (progress, kept): (&Rc<Progress>, &Rc<OnceCell<SocketWriter>>),
+    ) -> Result<(), Refused> {
+        let parts = &self.shared.parts;
+        let party = self.access.party();
+        let session = parts.services.quotas.sessions.take(&party)?;
+        let Ok(unconfigured) = self.shared.unconfigured.acquire(party.clone(), 1) else {
+            return Ok(());
+        };
+        let places = Places {
+            session: Some(session),
+            unconfigured,
+            work: parts.work.token(),
+        };
+        let caller = Caller {
+            access: self.access.clone(),
+            pass: None,
+            request_id: stream_id.to_owned(),
+            own_url: parts.own_url.clone(),
+        };
+        let given = Given {
+            stream_id: stream_id.to_owned(),
+            room_name: self.call.room_name.clone(),
+        };
+        let told = self.told(stream_id);
+        let services = Arc::clone(&parts.services);
+        let progress = Rc::clone(progress);
+        run_dialled(stream, &parts.sockets, party, |writer| {
+            // Before anything that the session says.
+            writer.event(told.to_json());
+            let _first = kept.set(writer.clone());
+            let session = session::open(services, places, caller, writer);
+            AgentSocket::new(session, given, progress)
+        })
+        .await;
+        Ok(())
+    }
+
+    /// What the agent is told first.
+    fn told(&self, stream_id: &str) -> ServerMessage {
+        let call = &self.call;
+        ServerMessage::Call {
+            room_name: call.room_name.clone(),
+            participant_identity: call.participant_identity.clone(),
+            from: call.from.clone(),
+            to: call.to.clone(),
+            headers: call.headers.clone(),
+            stream_id: stream_id.to_owned(),
+        }
+    }
+
+    /// Whether whoever is called for has not gone.
+    async fn caller_is_there(&self) -> bool {
+        let Some(rooms) = &self.shared.parts.services.rooms else {
+            return false;
+        };
+        let shown = rooms.send(ShowRoom {
+            access: self.access.clone(),
+            room: self.call.room_name.clone(),
+        });
+        let Ok(Ok((_, participants))) = shown.await else {
+            return false;
+        };
+        let identity = &self.call.participant_identity;
+        participants.iter().any(|known| known.identity == *identity)
+    }
+
+    async fn apologise(&self, text: &str) {
+        let (near, far) = tokio::io::duplex(BUFFER);
+        let stream_id = Uuid::new_v4().to_string();
+        let (progress, writer) = (Rc::default(), Rc::default());
+        let providers = Arc::clone(&self.shared.parts.services.providers);
+        let session = self.session(near, &stream_id, (&progress, &writer));
+        let apology = apologise(far, &providers, &self.call.room_name, text);
+        let (ran, ()) = tokio::join!(session, apology);
+        if let Err(refused) = ran {
+            tracing::warn!(%refused, "an apology could not be said");
+        }
+    }
+}
+
+/// Whether a socket has ended as one does whose agent is in trouble.
+fn broke(closed: &Closed) -> bool {
+    match closed.by {
+        ClosedBy::Transport => true,
+        ClosedBy::Client => matches!(closed.code, 1001 | 1006 | 1011 | 1012),
+        ClosedBy::Edge => closed.code == 4409,
+        ClosedBy::Server => false,
+    }
+}

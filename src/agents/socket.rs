@@ -1,0 +1,194 @@
+//! The socket of an agent: what it sends is what any client sends, but for `config`, of which it may leave out what the
+//! call has decided: `stream_id`, and the room in `rtc`.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use bytestring::ByteString;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use vivavoce_actors::session::SessionSocket;
+use vivavoce_socket::{Closed, SocketHandler};
+
+/// What the server knows before the agent says anything.
+#[derive(Debug, Clone)]
+pub(crate) struct Given {
+    pub(crate) stream_id: String,
+    pub(crate) room_name: String,
+}
+
+/// How far an agent has come.
+#[derive(Default)]
+pub(crate) struct Progress {
+    /// It has sent `config`.
+    pub(crate) configured: Cell<bool>,
+    /// How its socket has ended.
+    pub(crate) closed: Cell<Option<Closed>>,
+}
+
+/// The handler of an agent's socket.
+pub(crate) struct AgentSocket {
+    session: SessionSocket,
+    given: Given,
+    progress: Rc<Progress>,
+}
+
+impl AgentSocket {
+    pub(crate) const fn new(session: SessionSocket, given: Given, progress: Rc<Progress>) -> Self {
+        Self {
+            session,
+            given,
+            progress,
+        }
+    }
+}
+
+impl SocketHandler for AgentSocket {
+    fn text(&mut self, text: ByteString) {
+        let config = config(&text, &self.given);
+        self.progress
+            .configured
+            .set(self.progress.configured.get() || config.is_some());
+        self.session.text(config.map_or(text, ByteString::from));
+    }
+
+    fn binary(&mut self, bytes: Bytes) {
+        self.session.binary(bytes);
+    }
+
+    fn closed(self, closed: Closed) {
+        self.progress.closed.set(Some(closed.clone()));
+        self.session.closed(closed);
+    }
+}
+
+/// The fields of an object, in their order and as they are written; those that come twice stay so.
+struct Fields<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(object: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Fields<'de>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<M: serde::de::MapAccess<'de>>(
+                self,
+                mut map: M,
+            ) -> Result<Self::Value, M::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(Fields(fields))
+            }
+        }
+        object.deserialize_map(Visitor)
+    }
+}
+
+impl<'a> Fields<'a> {
+    fn get(&self, name: &str) -> Option<&'a RawValue> {
+        let known = self.0.iter().find(|(known, _)| known == name);
+        known
+            .map(|(_, value)| *value)
+            .filter(|value| value.get() != "null")
+    }
+
+    /// The object with these fields in place of its own.
+    fn with(&self, given: &BTreeMap<&str, String>) -> String {
+        let mut text = String::from("{");
+        let own = self
+            .0
+            .iter()
+            .filter(|(name, _)| !given.contains_key(name.as_str()));
+        let own = own.map(|(name, value)| (name.as_str(), value.get()));
+        let given = given.iter().map(|(name, value)| (*name, value.as_str()));
+        for (nth, (name, value)) in own.chain(given).enumerate() {
+            let comma = if nth == 0 { "" } else { "," };
+            // Writing into a string does not fail.
+            let _ = write!(text, "{comma}{}:{value}", quoted(name));
+        }
+        text.push('}');
+        text
+    }
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// A `config` with what it has left out; `None` where a text is none.
+fn config(text: &str, given: &Given) -> Option<String> {
+    let fields: Fields<'_> = serde_json::from_str(text).ok()?;
+    if fields.get("type")?.get() != "\"config\"" {
+        return None;
+    }
+    let mut missing = BTreeMap::new();
+    if fields.get("stream_id").is_none() {
+        missing.insert("stream_id", quoted(&given.stream_id));
+    }
+    let room = BTreeMap::from([("room_name", quoted(&given.room_name))]);
+    match fields
+        .get("rtc")
+        .map(|rtc| serde_json::from_str::<Fields<'_>>(rtc.get()))
+    {
+        None => {
+            missing.insert("rtc", Fields(Vec::new()).with(&room));
+        }
+        Some(Ok(rtc)) if rtc.get("room_name").is_none() => {
+            missing.insert("rtc", rtc.with(&room));
+        }
+        // The session says what is wrong with it.
+        Some(Ok(_) | Err(_)) => {}
+    }
+    Some(fields.with(&missing))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_config_leaves_out_is_filled_in_and_nothing_else_is_changed() {
+        let given = Given {
+            stream_id: "id-1".to_owned(),
+            room_name: "call-\"+49".to_owned(),
+        };
+        for (sent, taken) in [
+            (
+                r#"{"type":"config","audio":true}"#,
+                Some(
+                    r#"{"type":"config","audio":true,"rtc":{"room_name":"call-\"+49"},"stream_id":"id-1"}"#,
+                ),
+            ),
+            (
+                r#"{"type":"config","stream_id":"own","rtc":{"stt_mode":"mixed"}}"#,
+                Some(
+                    r#"{"type":"config","stream_id":"own","rtc":{"stt_mode":"mixed","room_name":"call-\"+49"}}"#,
+                ),
+            ),
+            (
+                r#"{"type":"config","stream_id":null,"rtc":{"room_name":"other"}}"#,
+                Some(r#"{"type":"config","rtc":{"room_name":"other"},"stream_id":"id-1"}"#),
+            ),
+            // A field that comes twice is refused by the session.
+            (
+                r#"{"type":"config","stream_id":"a","audio":1,"audio":2,"rtc":7}"#,
+                Some(r#"{"type":"config","stream_id":"a","audio":1,"audio":2,"rtc":7}"#),
+            ),
+            (r#"{"type":"speak","text":"Hi."}"#, None),
+            ("[]", None),
+            ("{", None),
+        ] {
+            assert_eq!(config(sent, &given).as_deref(), taken, "{sent}");
+        }
+    }
+}
