@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod providers_page;
+mod reload;
 mod rooms;
 pub mod settings;
 
@@ -27,7 +28,7 @@ use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::actors::session::backchannel::Lists;
 use crate::actors::session::{SessionServices, SessionSettings};
-use crate::agents::{AgentDialler, AgentRoutes, DiallerParts};
+use crate::agents::{AgentDialler, AgentRoutes, DialPlan, DiallerParts};
 use crate::audio::Channels;
 use crate::auth::{self, Authenticator, SetupError};
 use crate::config::{Config, RecordingBackend, RecordingLayout, RtcMode, Settings, SocketAuth};
@@ -49,6 +50,8 @@ use crate::recordings::{RecordingSettings, Recordings};
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
 use crate::tls_roots::{Authorities, AuthoritiesError};
 use crate::webhooks::{WebhookSettings, Webhooks};
+pub use reload::Read;
+use reload::Reloadable;
 use rooms::OpenRooms;
 pub(crate) use rooms::check_telephone;
 use vivavoce_core::memory;
@@ -266,6 +269,42 @@ pub fn providers(settings: &Settings) -> io::Result<ProviderTable> {
     Ok(table)
 }
 
+/// The same after the settings have changed: local engines stay as they are, with their workers, unless their own settings
+/// have changed. They look for models by themselves, but for that of turns, which is looked for once.
+fn reloaded_providers(
+    before: &Settings,
+    settings: &Settings,
+    current: &ProviderTable,
+) -> io::Result<ProviderTable> {
+    let local = |settings: &Settings| {
+        let own = &settings.providers;
+        format!(
+            "{} {:?} {:?} {} {:?} {:?} {:?}",
+            settings.models_path().display(),
+            own.local_stt_url,
+            own.local_tts_url,
+            own.local_model_path.display(),
+            own.local_stt_workers,
+            own.local_stt_preload,
+            own.local_turn_deadline_ms.0,
+        )
+    };
+    if local(before) != local(settings) || current.turn_model().is_none() {
+        return providers(settings);
+    }
+    let authorities = Authorities::read(settings.outgoing.ca_file.as_deref());
+    let authorities = authorities.map_err(io::Error::other)?;
+    let mut table = ProviderTable::default();
+    let transport = Transport::new(&authorities).map_err(io::Error::other)?;
+    let transport = transport
+        .with_oldest(settings.outgoing.connection_seconds)
+        .with_share(Share::of(settings));
+    add_vendors(&mut table, &settings.providers, &transport);
+    table.veil();
+    table.keep(current, &["local", "null"]);
+    Ok(table)
+}
+
 /// Raises the limit of open files, which on most systems only suffices for a few hundred connections of two descriptors
 /// each. Returns how many connections are possible.
 fn raise_file_limit(settings: &Settings) -> usize {
@@ -324,9 +363,15 @@ pub(crate) fn secure(settings: &Settings) -> Result<Option<rustls::ServerConfig>
         .transpose()
 }
 
-/// Runs the server until SIGTERM or Ctrl-C.
+/// Runs the server until SIGTERM or Ctrl-C. On SIGHUP nothing changes.
 pub fn run(config: &Config) -> Result<(), ServerError> {
-    actix_web::rt::System::new().block_on(serve(config))
+    let same = config.clone();
+    run_reloading(config, Arc::new(move || Ok(same.clone())))
+}
+
+/// Runs the server until SIGTERM or Ctrl-C; `read` reads the settings again on SIGHUP.
+pub fn run_reloading(config: &Config, read: Read) -> Result<(), ServerError> {
+    actix_web::rt::System::new().block_on(serve(config, read))
 }
 
 /// Logs settings that are valid but probably not intended.
@@ -344,6 +389,7 @@ fn warn(config: &Config) {
 struct Notifiers {
     webhooks: Webhooks,
     hooks: Addr<HookRegistry>,
+    kept_hooks: Hooks,
     /// Determines the owners of calls; not needed while authentication is off.
     owners: Option<CallOwners>,
     recordings: Option<Arc<Recordings>>,
@@ -365,6 +411,7 @@ async fn notifiers(
     let numbers = numbers.map_err(ServerError::Hooks)?;
     let owners = CallOwners::new(hooks.clone(), numbers);
     let owners = settings.auth.required.then_some(owners);
+    let kept_hooks = hooks.clone();
     let hooks = HookRegistry::new(hooks, webhooks.clone(), prefix, owners.clone()).start();
     let recordings = recordings(settings, authorities).await?;
     let recordings = recordings.map(|recordings| {
@@ -375,6 +422,7 @@ async fn notifiers(
     Ok(Notifiers {
         webhooks,
         hooks,
+        kept_hooks,
         owners,
         recordings,
         egresses,
@@ -437,7 +485,7 @@ fn app_state(
     Ok((web::Data::new(sockets), web::Data::new(state)))
 }
 
-async fn serve(config: &Config) -> Result<(), ServerError> {
+async fn serve(config: &Config, read: Read) -> Result<(), ServerError> {
     let settings = &config.settings;
     warn(config);
     let authorities = Authorities::read(settings.outgoing.ca_file.as_deref())?;
@@ -470,7 +518,17 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     let (sockets, state) = app_state(
         settings, auth, &providers, &notifiers, &rooms, &drain, &quotas,
     )?;
-    dial_agents(settings, &authorities, &sockets, &notifiers.hooks, &drain)?;
+    let agents = dial_agents(settings, &authorities, &sockets, &notifiers.hooks, &drain)?;
+    let reloadable = Reloadable {
+        providers,
+        quotas,
+        limits: limits.clone(),
+        hooks: notifiers.kept_hooks,
+        webhooks: notifiers.webhooks.clone(),
+        voices: state.voices.clone(),
+        state: state.clone(),
+        agents,
+    };
     let Notifiers {
         webhooks,
         recordings,
@@ -481,6 +539,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
 
     // Signals are caught before the address is announced, so that an early one is not lost.
     let stop = StopSignal::listen()?;
+    let hangup = signal(SignalKind::hangup())?;
     let address = SocketAddr::new(settings.server.host, settings.server.port);
     let workers = workers(settings);
     let metrics_address = settings.telemetry.metrics_address;
@@ -513,6 +572,7 @@ async fn serve(config: &Config) -> Result<(), ServerError> {
     announce(address, settings);
 
     actix_web::rt::spawn(give_memory_back());
+    actix_web::rt::spawn(reloadable.follow(hangup, config.clone(), read));
     actix_web::rt::spawn(drain.run(stop, running.handle()));
     running.await?;
     if let Some(metrics) = metrics {
@@ -532,16 +592,16 @@ fn workers(settings: &Settings) -> usize {
     }
 }
 
-/// Has the agents of the settings dialled for calls, if there are any.
+/// Has the agents of the settings dialled for calls.
 fn dial_agents(
     settings: &Settings,
     authorities: &Authorities,
     sockets: &Sockets,
     hooks: &Addr<HookRegistry>,
     drain: &Drain,
-) -> Result<(), ServerError> {
+) -> Result<Addr<AgentDialler>, ServerError> {
     let routes = AgentRoutes::new(settings).map_err(ServerError::Agents)?;
-    let Some(routes) = routes else { return Ok(()) };
+    let plan = routes.map(|routes| DialPlan::new(routes, authorities));
     let scheme = settings.server.tls_cert.as_ref().map_or("ws", |_| "wss");
     let address = SocketAddr::new(settings.server.host, settings.server.port);
     let parts = DiallerParts {
@@ -552,10 +612,10 @@ fn dial_agents(
         threads: workers(settings),
         is_open: !settings.auth.required,
     };
-    let dialler = AgentDialler::new(parts, routes, authorities)?.start();
+    let dialler = AgentDialler::new(parts, plan.transpose()?).start();
     // The first message of its mailbox.
-    hooks.do_send(DialAgentsBy(dialler.recipient()));
-    Ok(())
+    hooks.do_send(DialAgentsBy(dialler.clone().recipient()));
+    Ok(dialler)
 }
 
 /// Gives back to the kernel, some seconds after a flood, what the allocator kept of it. For as long as the server runs.

@@ -24,6 +24,7 @@ mod openapi;
 mod readme;
 mod recordings;
 mod recordings_command;
+mod reload;
 mod rooms;
 mod routes;
 mod s3;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use actix::prelude::*;
+use arc_swap::ArcSwapOption;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
@@ -57,21 +58,35 @@ pub struct AgentDialler {
 
 struct Shared {
     parts: DiallerParts,
-    routes: AgentRoutes,
-    clients: Clients,
+    /// `None` without agents.
+    plan: ArcSwapOption<DialPlan>,
     unconfigured: Arc<SharedLimit>,
     /// Rooms in which there is an agent, or will be; at most one for each call.
     rooms: Mutex<HashSet<String>>,
 }
 
-impl AgentDialler {
-    /// A dialler for the agents of the settings.
-    pub fn new(
-        parts: DiallerParts,
-        routes: AgentRoutes,
-        authorities: &Authorities,
-    ) -> io::Result<Self> {
+/// Which agents are dialled, and with what.
+pub struct DialPlan {
+    routes: AgentRoutes,
+    clients: Clients,
+}
+
+impl DialPlan {
+    /// A plan for the agents of the settings.
+    pub fn new(routes: AgentRoutes, authorities: &Authorities) -> io::Result<Self> {
         let clients = Clients::new(authorities, routes.egress)?;
+        Ok(Self { routes, clients })
+    }
+}
+
+/// Dials these agents from now on; calls that have one keep it.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct DialOthers(pub Option<DialPlan>);
+
+impl AgentDialler {
+    /// A dialler for these agents.
+    pub fn new(parts: DiallerParts, plan: Option<DialPlan>) -> Self {
         // The quota of sessions bounds them.
         let total = usize::MAX;
         let unconfigured = SharedLimit::new(Size {
@@ -81,16 +96,15 @@ impl AgentDialler {
         });
         let shared = Shared {
             parts,
-            routes,
-            clients,
+            plan: ArcSwapOption::new(plan.map(Arc::new)),
             unconfigured,
             rooms: Mutex::default(),
         };
-        Ok(Self {
+        Self {
             shared: Arc::new(shared),
             threads: Vec::new(),
             next: 0,
-        })
+        }
     }
 
     /// The thread for the next call.
@@ -112,19 +126,30 @@ impl Actor for AgentDialler {
     }
 }
 
+impl Handler<DialOthers> for AgentDialler {
+    type Result = ();
+
+    fn handle(&mut self, DialOthers(plan): DialOthers, _: &mut Context<Self>) {
+        self.shared.plan.store(plan.map(Arc::new));
+    }
+}
+
 impl Handler<CallForAgent> for AgentDialler {
     type Result = ();
 
     fn handle(&mut self, call: CallForAgent, _: &mut Context<Self>) {
         let shared = Arc::clone(&self.shared);
-        if !call.is_telephone && !shared.routes.rooms {
+        let Some(plan) = shared.plan.load_full() else {
+            return;
+        };
+        if !call.is_telephone && !plan.routes.rooms {
             return;
         }
         let tenant = call.owner.as_ref().and_then(|owner| match owner {
             Owner::Tenant(tenant) => Some(tenant),
             _ => None,
         });
-        let route = shared
+        let route = plan
             .routes
             .of(call.host.as_ref(), call.to.as_deref(), tenant);
         let Some(route) = route.cloned() else {
@@ -140,6 +165,7 @@ impl Handler<CallForAgent> for AgentDialler {
         };
         let task = AgentCall {
             shared,
+            plan,
             route,
             access,
             call,
@@ -185,6 +211,7 @@ impl Drop for RoomPlace {
 /// A call and its agent.
 struct AgentCall {
     shared: Arc<Shared>,
+    plan: Arc<DialPlan>,
     route: AgentRoute,
     access: Access,
     call: CallForAgent,
@@ -203,7 +230,7 @@ enum Outcome {
 
 impl AgentCall {
     async fn serve(self) {
-        let routes = &self.shared.routes;
+        let routes = &self.plan.routes;
         let mut began = Instant::now();
         let addresses = self.route.urls.len().max(1);
         let mut attempt = 0;
@@ -240,10 +267,10 @@ impl AgentCall {
 
     /// Dials an address, and is that agent's session until it ends.
     async fn attempt(&self, url: &reqwest::Url) -> Outcome {
-        let routes = &self.shared.routes;
+        let routes = &self.plan.routes;
         let host = url.host_str().unwrap_or_default();
         let id = Uuid::new_v4().to_string();
-        let dialling = self.shared.clients.dial(url, &self.route.secret, &id);
+        let dialling = self.plan.clients.dial(url, &self.route.secret, &id);
         let failed = |why: &str| {
             metrics::agent_dialled(AgentDial::Failed);
             tracing::warn!(agent = host, why, "an agent does not take a call");

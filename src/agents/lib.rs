@@ -34,5 +34,5 @@ mod dialler;
 mod routes;
 mod socket;
 
-pub use dialler::{AgentDialler, DiallerParts};
+pub use dialler::{AgentDialler, DialOthers, DialPlan, DiallerParts};
 pub use routes::{AgentRoute, AgentRoutes};

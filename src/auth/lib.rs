@@ -86,6 +86,7 @@ pub use vivavoce_core::party::{InvalidTenant, TenantId};
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
+use arc_swap::ArcSwap;
 use methods::Methods;
 use secrets::Secrets;
 use service::AuthService;
@@ -160,9 +161,12 @@ pub enum Decision<'a> {
     AskService(ServiceCheck<'a>),
 }
 
+/// Shared secrets that were read and are not known yet.
+pub struct SharedSecrets(Arc<Secrets>);
+
 /// Authenticates callers.
 pub struct Authenticator {
-    secrets: Secrets,
+    secrets: ArcSwap<Secrets>,
     service: Option<Arc<AuthService>>,
     require_tenant: bool,
     socket: SocketAuth,
@@ -188,13 +192,24 @@ impl Authenticator {
             )
         });
         Ok(Some(Self {
-            secrets: methods.secrets,
+            secrets: ArcSwap::from_pointee(methods.secrets),
             service: service.transpose()?.map(Arc::new),
             require_tenant: settings.require_tenant,
             socket: settings.socket(),
             session_recheck: Some(settings.session_recheck_seconds)
                 .filter(|every| !every.is_zero()),
         }))
+    }
+
+    /// Reads the shared secrets of other settings, for [`Self::take_secrets`].
+    pub fn read_secrets(settings: &Auth) -> Result<SharedSecrets, Vec<String>> {
+        let methods = Methods::from_settings(settings)?;
+        Ok(SharedSecrets(Arc::new(methods.secrets)))
+    }
+
+    /// Knows these shared secrets, and no others, from now on.
+    pub fn take_secrets(&self, secrets: SharedSecrets) {
+        self.secrets.store(secrets.0);
     }
 
     /// Checks the token against the shared secrets; if it is none of them, the service must be asked.
@@ -211,7 +226,7 @@ impl Authenticator {
             }
             token => token?,
         };
-        if let Some(holder) = self.secrets.find(&token) {
+        if let Some(holder) = self.secrets.load().find(&token) {
             return self.admit(interface, holder).map(Decision::Granted);
         }
         let service = self.service.as_ref().ok_or(AuthError::Unauthorized)?;
@@ -236,7 +251,7 @@ impl Authenticator {
 impl fmt::Debug for Authenticator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Authenticator")
-            .field("secrets", &self.secrets)
+            .field("secrets", &self.secrets.load())
             .field("service", &self.service)
             .field("require_tenant", &self.require_tenant)
             .field("socket", &self.socket)

@@ -187,11 +187,16 @@ fn dispatch(config: &ConfigArgs, command: Command) -> Result<(), Failure> {
 
 /// The settings, with a subcommand's own flags taking precedence.
 fn load(arguments: &ConfigArgs, flags: &[(&str, Option<String>)]) -> Result<Config, Failure> {
+    let flags = all_flags(arguments, flags);
+    crate::server::settings::load(&flags, arguments.config.as_deref()).map_err(Failure::usage)
+}
+
+/// The settings of the command line, those of a subcommand's own flags last.
+fn all_flags(arguments: &ConfigArgs, flags: &[(&str, Option<String>)]) -> Vec<(String, String)> {
     let own = flags
         .iter()
         .filter_map(|(key, value)| Some(((*key).to_owned(), value.clone()?)));
-    let flags: Vec<_> = arguments.set.iter().cloned().chain(own).collect();
-    crate::server::settings::load(&flags, arguments.config.as_deref()).map_err(Failure::usage)
+    arguments.set.iter().cloned().chain(own).collect()
 }
 
 /// A tokio runtime for subcommands that use providers.

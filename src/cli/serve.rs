@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 
-use super::{ConfigArgs, Failure, load, models};
+use super::{ConfigArgs, Failure, all_flags, load, models};
 use crate::server::check_telephone;
 use crate::tls_roots::Authorities;
 use crate::{server, telemetry};
@@ -15,7 +16,7 @@ use crate::{server, telemetry};
     vivavoce serve --host 0.0.0.0\n  \
     vivavoce serve --port 0 --data-dir /tmp/vivavoce\n  \
     PORT=8080 LOCAL_STT_URL=tcp://127.0.0.1:10300 vivavoce serve\n\n\
-    SIGTERM or Ctrl-C ends it when running work is done; a second one at once.")]
+    SIGTERM or Ctrl-C ends it when running work is done; a second one at once. SIGHUP has it read its settings again.")]
 pub(super) struct Arguments {
     /// Address to listen on (server.host)
     #[arg(long)]
@@ -46,6 +47,7 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
                 .map(|folder| folder.display().to_string()),
         ),
     ];
+    let (file, again) = (config.config.clone(), all_flags(config, &flags));
     let config = load(config, &flags)?;
     let settings = &config.settings;
     let collector = settings.telemetry.otlp_endpoint.as_deref();
@@ -63,7 +65,8 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
         &authorities,
     );
     let traces = traces.map_err(Failure::work)?;
-    let ended = server::run(&config).map_err(Failure::work);
+    let read = move || server::settings::load(&again, file.as_deref());
+    let ended = server::run_reloading(&config, Arc::new(read)).map_err(Failure::work);
     if let Some(traces) = traces {
         traces.finish();
     }

@@ -12,6 +12,9 @@ pub fn render() -> String {
          Flags (`--set key=value`) win over the environment, the environment over the YAML file (`--config FILE`, else\n\
          `vivavoce.yaml` in the current folder), the file over the default. An empty value says nothing. `vivavoce check`\n\
          reports every mistake; `vivavoce print-config` shows each value and where it comes from.\n\n\
+         SIGHUP has a running server read the file again: settings with ↻ take effect, all or none, for what begins then,\n\
+         and each change has a line in the log; changes of others are named there and wait for a restart. The environment of\n\
+         a process does not change.\n\n\
          | key | environment | default | value | meaning |\n|---|---|---|---|---|\n",
     );
     for setting in TABLE {
@@ -21,10 +24,11 @@ pub fn render() -> String {
             format!("`{}`", setting.default)
         };
         let secret = if setting.secret { ", secret" } else { "" };
+        let reloaded = if setting.is_reloaded() { " ↻" } else { "" };
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "| `{}` | `{}` | {default} | {}{secret} | {} |",
+            "| `{}`{reloaded} | `{}` | {default} | {}{secret} | {} |",
             setting.key,
             setting.env,
             setting.shape,

@@ -199,6 +199,50 @@ impl fmt::Debug for Resolved {
     }
 }
 
+/// What is read again on SIGHUP: a key, or the beginning of keys where it ends in a dot. Anything else waits for a restart.
+pub const RELOADED: [&str; 14] = [
+    "agent.",
+    "auth.api_secret",
+    "auth.api_secrets_json",
+    "limits.recognisers",
+    "limits.recordings",
+    "limits.requests_per_second",
+    "limits.sessions",
+    "limits.sessions_per_tenant",
+    "limits.syntheses",
+    "providers.",
+    "sip.hook_secret",
+    "sip.hooks_json",
+    "sip.max_calls",
+    "sip.tenant_hosts",
+];
+
+/// A setting that has another value in other settings.
+#[derive(Debug)]
+pub struct Change<'a> {
+    /// As it was.
+    pub before: &'a Resolved,
+    /// As it is.
+    pub after: &'a Resolved,
+}
+
+impl Change<'_> {
+    /// Whether it takes effect without a restart.
+    pub fn is_reloaded(&self) -> bool {
+        self.after.setting.is_reloaded()
+    }
+}
+
+impl Setting {
+    /// Whether SIGHUP has it read again.
+    pub fn is_reloaded(&self) -> bool {
+        RELOADED.iter().any(|known| match known.strip_suffix('.') {
+            Some(_) => self.key.starts_with(known),
+            None => self.key == *known,
+        })
+    }
+}
+
 /// All problems with the settings.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.join("\n"))]
@@ -214,6 +258,15 @@ pub struct Config {
 }
 
 impl Config {
+    /// What is different in other settings.
+    pub fn changes<'a>(&'a self, after: &'a Self) -> Vec<Change<'a>> {
+        let both = self.resolved.iter().zip(&after.resolved);
+        let changed = both.filter(|(before, after)| before.text != after.text);
+        changed
+            .map(|(before, after)| Change { before, after })
+            .collect()
+    }
+
     /// Reads the settings of this process. `flags` are keys with values; `file` is the settings file given on the
     /// command line, otherwise [`DEFAULT_FILE`] in the current folder is used if it exists.
     pub fn load(flags: &[(String, String)], file: Option<&Path>) -> Result<Self, ConfigError> {

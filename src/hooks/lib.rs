@@ -50,6 +50,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex as Lock, PoisonError, RwLock};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::sync::{Mutex, oneshot};
 use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -101,7 +102,7 @@ pub fn problems(settings: &Settings) -> Vec<String> {
 pub struct Hooks(Arc<Inner>);
 
 struct Inner {
-    configured: Configured,
+    configured: ArcSwap<Configured>,
     /// The last known state, readable without waiting.
     added: RwLock<Arc<Added>>,
     /// Changes that wait to be stored: one of each request in progress.
@@ -168,7 +169,7 @@ impl Hooks {
 
     fn new(configured: Configured, folder: PathBuf, shared: Option<Shared>) -> Self {
         Self(Arc::new(Inner {
-            configured,
+            configured: ArcSwap::from_pointee(configured),
             added: RwLock::default(),
             waiting: Lock::default(),
             store: Mutex::new(Storage {
@@ -185,21 +186,26 @@ impl Hooks {
     }
 
     /// What the settings say about hooks.
-    pub fn configured(&self) -> &Configured {
-        &self.0.configured
+    pub fn configured(&self) -> Arc<Configured> {
+        self.0.configured.load_full()
+    }
+
+    /// The settings say this about hooks from now on.
+    pub fn reload(&self, configured: Configured) {
+        self.0.configured.store(Arc::new(configured));
     }
 
     /// The hooks that a caller may see.
     pub async fn shown(&self, access: &Access) -> Result<Vec<Hook>, HookError> {
         self.load().await?;
-        let added = self.added();
-        Ok(self.table(&added).shown(access))
+        let (configured, added) = (self.configured(), self.added());
+        Ok(Table::of(&configured, &added).shown(access))
     }
 
     /// The hook for a call to a host, from the last known state. `number_of` is the tenant that owns the called number.
     pub fn find(&self, host: &Host, number_of: Option<&TenantId>) -> Option<Found> {
-        let added = self.added();
-        let holding = self.table(&added).find_for(host, number_of);
+        let (configured, added) = (self.configured(), self.added());
+        let holding = Table::of(&configured, &added).find_for(host, number_of);
         holding.map(|holding| Found {
             hook: holding.hook().clone(),
             configured: matches!(holding, table::Applicable::Configured(_)),
@@ -246,10 +252,10 @@ impl Hooks {
     /// Decides about changes one after the other, stores them together, and tells everybody the outcome.
     async fn store_all(&self, store: &mut Storage, waiting: Vec<Waiting>) {
         let (decided, stored) = self.decide_and_store(store, &waiting).await;
-        let added = self.added();
+        let (configured, added) = (self.configured(), self.added());
         for (Waiting { access, reply, .. }, decided) in waiting.into_iter().zip(decided) {
             let outcome = decided.and_then(|()| stored.clone());
-            let shown = outcome.map(|()| self.table(&added).shown(&access));
+            let shown = outcome.map(|()| Table::of(&configured, &added).shown(&access));
             // Fails if nobody waits any more.
             let _told = reply.send(shown);
             yield_now().await;
@@ -303,7 +309,8 @@ impl Hooks {
     }
 
     fn decide(&self, added: &Added, waiting: &Waiting) -> Result<Change, HookError> {
-        let table = self.table(added);
+        let configured = self.configured();
+        let table = Table::of(&configured, added);
         match &waiting.wish {
             Wish::Put(requests) => table.put(&waiting.access, requests.clone()),
             Wish::Remove(hosts) => table.remove(&waiting.access, hosts),
@@ -345,8 +352,8 @@ impl Hooks {
         if store.shared.is_some() {
             let _said = self.look(&mut store).await;
         }
-        let added = self.added();
-        let idle = self.table(&added).not_granted();
+        let (configured, added) = (self.configured(), self.added());
+        let idle = Table::of(&configured, &added).not_granted();
         if idle > 0 {
             tracing::warn!(
                 hooks = idle,
@@ -438,13 +445,6 @@ impl Hooks {
     fn added(&self) -> Arc<Added> {
         let known = self.0.added.read();
         Arc::clone(&known.unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn table<'a>(&'a self, added: &'a Added) -> Table<'a> {
-        Table {
-            configured: &self.0.configured,
-            added,
-        }
     }
 }
 

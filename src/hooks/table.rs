@@ -169,6 +169,11 @@ impl<'a> Applicable<'a> {
 }
 
 impl<'a> Table<'a> {
+    /// These hooks together.
+    pub const fn of(configured: &'a Configured, added: &'a Added) -> Self {
+        Self { configured, added }
+    }
+
     /// The hook for a host. A hook added before the settings defined one stays in force until it is removed, except
     /// that a tenant's hook never replaces one that the settings assign to somebody else.
     pub fn find(&self, host: &Host) -> Option<Applicable<'a>> {

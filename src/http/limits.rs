@@ -12,6 +12,7 @@ use actix_web::body::BoxBody;
 use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::middleware::Next;
 use actix_web::{HttpMessage, HttpRequest, ResponseError, web};
+use arc_swap::ArcSwapOption;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use governor::RateLimiter;
@@ -44,7 +45,7 @@ pub struct Limits {
     proxies: TrustedProxies,
     /// Whether loopback clients need no token.
     loopback_is_trusted: bool,
-    requests: Option<RequestRate<DefaultClock>>,
+    requests: ArcSwapOption<RequestRate<DefaultClock>>,
     sessions: quotas::Quota,
     unconfigured: Arc<SharedLimit>,
     unfinished_bodies: Arc<SharedLimit>,
@@ -75,18 +76,21 @@ impl Limits {
         Self {
             proxies: TrustedProxies::new(settings.server.trusted_proxies.0.clone()),
             loopback_is_trusted: !settings.auth.required,
-            requests: limits
-                .requests_per_second
-                .map(|per_second| RequestRate::new(per_second, DefaultClock::default())),
+            requests: ArcSwapOption::new(request_rate(settings)),
             sessions: quotas.sessions.clone(),
             unconfigured: shared(limits.unconfigured_sockets),
             unfinished_bodies: shared(unfinished),
         }
     }
 
+    /// Takes the request rate of other settings; everybody begins anew with it.
+    pub fn reload(&self, settings: &Settings) {
+        self.requests.store(request_rate(settings));
+    }
+
     /// Counts a request of a tenant, in addition to the one of its address.
     pub fn admit_tenant(&self, access: &Access) -> Result<(), ApiError> {
-        match (&self.requests, access.tenant()) {
+        match (&*self.requests.load(), access.tenant()) {
             (Some(rate), Some(tenant)) => rate.admit(Caller::Tenant(tenant.clone())),
             _ => Ok(()),
         }
@@ -139,7 +143,7 @@ impl Limits {
     }
 
     fn admit_address(&self, request: &HttpRequest) -> Result<(), ApiError> {
-        let Some(rate) = &self.requests else {
+        let Some(rate) = &*self.requests.load() else {
             return Ok(());
         };
         match self.caller(request) {
@@ -147,6 +151,12 @@ impl Limits {
             None => Ok(()),
         }
     }
+}
+
+fn request_rate(settings: &Settings) -> Option<Arc<RequestRate<DefaultClock>>> {
+    let per_second = settings.limits.requests_per_second?;
+    let rate = RequestRate::new(per_second, DefaultClock::default());
+    Some(Arc::new(rate))
 }
 
 /// The request has been authenticated, possibly as a tenant, whose connections are limited to a share of all.

@@ -185,7 +185,7 @@ pub struct Quota(Arc<Inner>);
 struct Inner {
     kind: Kind,
     /// The maximum per tenant regardless of others, and the setting that says so.
-    cap: Option<(u64, &'static str)>,
+    cap: Mutex<Option<(u64, &'static str)>>,
     tally: Mutex<Tally>,
 }
 
@@ -212,16 +212,23 @@ impl Quota {
     ) -> Self {
         Self(Arc::new(Inner {
             kind,
-            cap: cap.map(|(cap, setting)| (cap.get().into(), setting)),
+            cap: Mutex::new(numbers(cap)),
             tally: Mutex::new(Tally::new(whole as u64, share)),
         }))
+    }
+
+    /// There are so many from now on. Nobody loses what they hold.
+    fn set(&self, whole: usize, cap: Option<(NonZeroU32, &'static str)>) {
+        self.tally().set_whole(whole as u64);
+        *self.0.cap.lock().unwrap_or_else(PoisonError::into_inner) = numbers(cap);
     }
 
     /// Takes one for a party, if the quota allows it.
     pub fn take(&self, party: &Party) -> Result<Permit, Refused> {
         let kind = self.0.kind;
         let mut tally = self.tally();
-        let capped = self.0.cap.filter(|_| party.tenant().is_some());
+        let cap = *self.0.cap.lock().unwrap_or_else(PoisonError::into_inner);
+        let capped = cap.filter(|_| party.tenant().is_some());
         let taken = match capped {
             Some((cap, setting)) if tally.of(party) >= cap => Err(Why::Cap(setting)),
             _ => tally.take(party, 1),
@@ -258,6 +265,10 @@ impl Quota {
     }
 }
 
+fn numbers(cap: Option<(NonZeroU32, &'static str)>) -> Option<(u64, &'static str)> {
+    cap.map(|(cap, setting)| (cap.get().into(), setting))
+}
+
 impl Drop for Permit {
     fn drop(&mut self) {
         self.quota.tally().release(&self.party, self.count);
@@ -287,8 +298,7 @@ impl Quotas {
     pub fn new(settings: &Settings) -> Self {
         let share = Share::of(settings);
         let limits = &settings.limits;
-        let per_tenant = limits.sessions_per_tenant;
-        let per_tenant = per_tenant.map(|most| (most, "limits.sessions_per_tenant"));
+        let per_tenant = sessions_per_tenant(settings);
         Self {
             share,
             sessions: Quota::capped(Kind::Sessions, limits.sessions, share, per_tenant),
@@ -297,6 +307,17 @@ impl Quotas {
             calls: Quota::new(Kind::Calls, settings.sip.max_calls, share),
             recordings: Quota::new(Kind::Recordings, limits.recordings, share),
         }
+    }
+
+    /// Takes the totals of other settings. What is held stays; the share needs a restart.
+    pub fn reload(&self, settings: &Settings) {
+        let limits = &settings.limits;
+        self.sessions
+            .set(limits.sessions, sessions_per_tenant(settings));
+        self.syntheses.set(limits.syntheses, None);
+        self.recognisers.set(limits.recognisers, None);
+        self.calls.set(settings.sip.max_calls, None);
+        self.recordings.set(limits.recordings, None);
     }
 
     /// Quotas without limits, for programs and tests with a single caller.
@@ -312,4 +333,9 @@ impl Quotas {
             recordings: quota(Kind::Recordings),
         }
     }
+}
+
+fn sessions_per_tenant(settings: &Settings) -> Option<(NonZeroU32, &'static str)> {
+    let most = settings.limits.sessions_per_tenant?;
+    Some((most, "limits.sessions_per_tenant"))
 }

@@ -86,6 +86,11 @@ impl Tally {
         }
     }
 
+    /// There is so much from now on; what is held beyond it stays.
+    pub const fn set_whole(&mut self, whole: u64) {
+        self.whole = whole;
+    }
+
     /// How much the party holds. Not counted for the operator.
     pub fn of(&self, party: &Party) -> u64 {
         self.held.get(party).copied().unwrap_or_default()

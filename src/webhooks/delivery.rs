@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Client, StatusCode, redirect};
 use tokio::sync::mpsc;
@@ -39,7 +40,7 @@ pub(super) struct WebhookSender {
 struct DeliveryContext {
     spool: Arc<Spool>,
     receiver: Option<Receiver>,
-    hooks: HookKeys,
+    hooks: Arc<ArcSwap<HookKeys>>,
     clients: Clients,
 }
 
@@ -94,12 +95,13 @@ impl WebhookSender {
     pub(super) fn new(
         spool: Arc<Spool>,
         settings: &WebhookSettings,
+        hooks: Arc<ArcSwap<HookKeys>>,
         authorities: &Authorities,
     ) -> io::Result<Self> {
         let context = DeliveryContext {
             spool: Arc::clone(&spool),
             receiver: settings.receiver.clone(),
-            hooks: settings.hooks.clone(),
+            hooks,
             clients: Clients::new(authorities)?,
         };
         Ok(Self {
@@ -175,7 +177,7 @@ impl WebhookSender {
 impl DeliveryContext {
     async fn deliver(&self, entry: &SpoolEntry) -> Outcome {
         let receiver = match &entry.to {
-            Destination::Hook(address) => self.hooks.receiver(address),
+            Destination::Hook(address) => self.hooks.load().receiver(address),
             Destination::Settings => self.receiver.clone(),
         };
         // A later process may be configured with this receiver, or with a key for it, again.

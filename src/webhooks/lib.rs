@@ -58,6 +58,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use arc_swap::ArcSwap;
 use reqwest::Url;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -249,6 +250,8 @@ pub struct Webhooks {
     has_receiver: bool,
     /// Has capacity for as many entries as the spool, so that sending never waits.
     entries: mpsc::Sender<(String, SpoolEntry)>,
+    /// The secrets for call hooks.
+    hooks: Arc<ArcSwap<HookKeys>>,
     /// Webhooks being written to disk.
     writing: TaskTracker,
     writers: FairQueue,
@@ -271,17 +274,25 @@ impl Webhooks {
         let spool = Arc::new(spool);
         let (entries, receiver) = mpsc::channel(2 * MAX_WEBHOOKS);
         let closing = CancellationToken::new();
-        let sender = WebhookSender::new(Arc::clone(&spool), settings, authorities)?;
+        let hooks = Arc::new(ArcSwap::from_pointee(settings.hooks.clone()));
+        let keys = Arc::clone(&hooks);
+        let sender = WebhookSender::new(Arc::clone(&spool), settings, keys, authorities)?;
         tokio::spawn(sender.run(found, receiver, closing.clone()));
         Ok(Self {
             spool,
             has_receiver: settings.receiver.is_some(),
             entries,
+            hooks,
             writing: TaskTracker::new(),
             writers: FairQueue::new(MAX_CONCURRENT_WRITES, settings.share),
             runtime: Handle::current(),
             closing,
         })
+    }
+
+    /// Signs for call hooks with these secrets from now on.
+    pub fn take_hook_keys(&self, keys: HookKeys) {
+        self.hooks.store(Arc::new(keys));
     }
 
     /// Queues an event for the receiver of the settings, if there is one. Once this returns, the event survives the

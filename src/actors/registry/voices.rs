@@ -30,6 +30,11 @@ pub struct ListVoices {
     pub provider: Option<String>,
 }
 
+/// Forgets what providers have told: they may be others.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct ForgetVoices;
+
 #[derive(Default)]
 struct Known {
     good: Option<(Instant, VoiceList)>,
@@ -104,6 +109,14 @@ async fn look_up(provider: Arc<dyn TextToSpeech>) -> Result<VoiceList, ProviderE
 
 impl Actor for VoiceRegistry {
     type Context = Context<Self>;
+}
+
+impl Handler<ForgetVoices> for VoiceRegistry {
+    type Result = ();
+
+    fn handle(&mut self, _: ForgetVoices, _: &mut Context<Self>) {
+        self.known.clear();
+    }
 }
 
 impl Handler<ListVoices> for VoiceRegistry {
