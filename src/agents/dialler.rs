@@ -19,7 +19,7 @@ use super::dial::Clients;
 use super::routes::{AgentRoute, AgentRoutes};
 use super::socket::{AgentSocket, Given, Progress};
 use vivavoce_actors::registry::hooks::CallForAgent;
-use vivavoce_actors::registry::rooms::ShowRoom;
+use vivavoce_actors::registry::rooms::{RoomsError, ShowRoom};
 use vivavoce_actors::restarts::jitter;
 use vivavoce_actors::session::protocol::ServerMessage;
 use vivavoce_actors::session::{self, Caller, Places, SessionServices};
@@ -31,6 +31,8 @@ use vivavoce_quotas::shared_limit::{SharedLimit, Size};
 use vivavoce_socket::{Closed, ClosedBy, SocketSettings, SocketWriter, run_dialled};
 use vivavoce_telemetry::metrics::{self, AgentDial};
 
+/// How long an agent must have had a call, at least, to be dialled as if for the first time when its socket breaks.
+const SOUND: Duration = Duration::from_secs(5);
 /// The pauses after every address of an agent has failed.
 const PAUSES: Backoff = Backoff::doubling(Duration::from_millis(250), Duration::from_secs(4), 0.3);
 
@@ -238,17 +240,22 @@ impl AgentCall {
             let Some(url) = self.route.urls.get(attempt % addresses) else {
                 return;
             };
+            if self.is_over().await {
+                return;
+            }
+            let dialled = Instant::now();
             match self.attempt(url).await {
                 Outcome::Done => return,
                 Outcome::Failed => attempt += 1,
                 Outcome::Broke => {
                     tracing::warn!("an agent's socket broke in mid-call");
-                    (began, attempt) = (Instant::now(), 0);
+                    // One that dies as soon as it has a call is no agent.
+                    if dialled.elapsed() >= routes.patience.max(SOUND) {
+                        (began, attempt) = (Instant::now(), 0);
+                    } else {
+                        attempt += 1;
+                    }
                 }
-            }
-            let services = &self.shared.parts.services;
-            if services.draining.is_cancelled() || !self.caller_is_there().await {
-                return;
             }
             if began.elapsed() >= routes.patience {
                 break;
@@ -257,6 +264,9 @@ impl AgentCall {
                 let earlier = u32::try_from(attempt / addresses).unwrap_or(u32::MAX);
                 sleep(PAUSES.delay(earlier.saturating_sub(1), jitter())).await;
             }
+        }
+        if self.is_over().await {
+            return;
         }
         metrics::agent_dialled(AgentDial::Unanswered);
         tracing::error!("no agent has taken a call within agent.patience_seconds");
@@ -276,7 +286,12 @@ impl AgentCall {
             tracing::warn!(agent = host, why, "an agent does not take a call");
             Outcome::Failed
         };
-        let stream = match timeout(routes.connect_timeout, dialling).await {
+        let stopping = self.shared.parts.services.draining.cancelled();
+        let dialled = tokio::select! {
+            dialled = timeout(routes.connect_timeout, dialling) => dialled,
+            () = stopping => return failed("the server is stopping"),
+        };
+        let stream = match dialled {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return failed(&error.to_string()),
             Err(_) => return failed("it does not answer within agent.connect_timeout_seconds"),
@@ -306,6 +321,8 @@ impl AgentCall {
         }
         metrics::agent_dialled(AgentDial::Taken);
         match progress.closed.take() {
+            // Its config was refused, and no other came.
+            Some(closed) if closed.code == 4408 => Outcome::Failed,
             Some(closed) if !broke(&closed) => Outcome::Done,
             _ => Outcome::Broke,
         }
@@ -346,8 +363,8 @@ impl AgentCall {
             // Before anything that the session says.
             writer.event(told.to_json());
             let _first = kept.set(writer.clone());
-            let session = session::open(services, places, caller, writer);
-            AgentSocket::new(session, given, progress)
+            let session = session::open(services, places, caller, writer.clone());
+            AgentSocket::new(session, given, progress, writer)
         })
         .await;
         Ok(())
@@ -366,20 +383,28 @@ impl AgentCall {
         }
     }
 
-    /// Whether whoever is called for has not gone.
-    async fn caller_is_there(&self) -> bool {
-        let Some(rooms) = &self.shared.parts.services.rooms else {
-            return false;
+    /// Whether nobody need be dialled any more: the server stops, or whoever it is for has gone.
+    async fn is_over(&self) -> bool {
+        let services = &self.shared.parts.services;
+        if services.draining.is_cancelled() {
+            return true;
+        }
+        let Some(rooms) = &services.rooms else {
+            return true;
         };
         let shown = rooms.send(ShowRoom {
             access: self.access.clone(),
             room: self.call.room_name.clone(),
         });
-        let Ok(Ok((_, participants))) = shown.await else {
-            return false;
-        };
         let identity = &self.call.participant_identity;
-        participants.iter().any(|known| known.identity == *identity)
+        match shown.await {
+            Ok(Ok((_, participants))) => {
+                !participants.iter().any(|known| known.identity == *identity)
+            }
+            Ok(Err(RoomsError::NoRoom | RoomsError::AccessDenied)) => true,
+            // Whoever cannot be asked may know it the next time.
+            Ok(Err(_)) | Err(_) => false,
+        }
     }
 
     async fn apologise(&self, text: &str) {

@@ -176,7 +176,11 @@ fn read_entry(
     secret: Option<&Secret>,
     egress: EgressPolicy,
 ) -> Result<(Option<Selector>, AgentRoute), String> {
-    let entry: Entry = serde_json::from_value(entry).map_err(|error| error.to_string())?;
+    let entry: Entry = serde_json::from_value(entry).map_err(|_| {
+        // The error of the parser quotes what may be a secret.
+        "must be an object with url, one of number, host and tenant, and perhaps fallback_url and secret"
+            .to_owned()
+    })?;
     let selector = match (entry.number, entry.host, entry.tenant) {
         (Some(number), None, None) => Selector::Number(plain(&number).to_owned()),
         (None, Some(host), None) => {

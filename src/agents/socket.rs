@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use vivavoce_actors::session::SessionSocket;
-use vivavoce_socket::{Closed, SocketHandler};
+use vivavoce_socket::{Closed, SocketHandler, SocketWriter};
 
 /// What the server knows before the agent says anything.
 #[derive(Debug, Clone)]
@@ -35,20 +35,33 @@ pub(crate) struct AgentSocket {
     session: SessionSocket,
     given: Given,
     progress: Rc<Progress>,
+    writer: SocketWriter,
 }
 
 impl AgentSocket {
-    pub(crate) const fn new(session: SessionSocket, given: Given, progress: Rc<Progress>) -> Self {
+    pub(crate) const fn new(
+        session: SessionSocket,
+        given: Given,
+        progress: Rc<Progress>,
+        writer: SocketWriter,
+    ) -> Self {
         Self {
             session,
             given,
             progress,
+            writer,
         }
     }
 }
 
 impl SocketHandler for AgentSocket {
     fn text(&mut self, text: ByteString) {
+        if !self.progress.configured.get() && is_resume(&text) {
+            // It would be another session's socket then, and this call without one.
+            return self
+                .writer
+                .close(1008, "an agent that was dialled has nothing to resume");
+        }
         let config = config(&text, &self.given);
         self.progress
             .configured
@@ -125,6 +138,12 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
+fn is_resume(text: &str) -> bool {
+    let fields: Result<Fields<'_>, _> = serde_json::from_str(text);
+    let kind = fields.ok().and_then(|fields| fields.get("type"));
+    kind.is_some_and(|kind| kind.get() == "\"resume\"")
+}
+
 /// A `config` with what it has left out; `None` where a text is none.
 fn config(text: &str, given: &Given) -> Option<String> {
     let fields: Fields<'_> = serde_json::from_str(text).ok()?;
@@ -132,6 +151,10 @@ fn config(text: &str, given: &Given) -> Option<String> {
         return None;
     }
     let mut missing = BTreeMap::new();
+    // Whoever was dialled cannot come back; the next one is dialled.
+    if fields.get("resume").is_some() {
+        missing.insert("resume", "false".to_owned());
+    }
     if fields.get("stream_id").is_none() {
         missing.insert("stream_id", quoted(&given.stream_id));
     }
@@ -183,6 +206,10 @@ mod tests {
             (
                 r#"{"type":"config","stream_id":"a","audio":1,"audio":2,"rtc":7}"#,
                 Some(r#"{"type":"config","stream_id":"a","audio":1,"audio":2,"rtc":7}"#),
+            ),
+            (
+                r#"{"type":"config","stream_id":"a","resume":true,"rtc":{"room_name":"b"}}"#,
+                Some(r#"{"type":"config","stream_id":"a","rtc":{"room_name":"b"},"resume":false}"#),
             ),
             (r#"{"type":"speak","text":"Hi."}"#, None),
             ("[]", None),

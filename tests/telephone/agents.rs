@@ -305,7 +305,7 @@ async fn a_caller_for_whom_there_is_no_agent_hears_why_and_is_hung_up() {
         "ws://{}/",
         SocketAddr::from((Ipv4Addr::LOCALHOST, rig::ports(2)))
     );
-    let text = "All our lines are busy. Please call again later.";
+    let text = "Please call again later. Please call again tomorrow morning.";
     let exchange = exchange(
         &[away],
         &[
@@ -323,7 +323,7 @@ async fn a_caller_for_whom_there_is_no_agent_hears_why_and_is_hung_up() {
     let heard = telephone.recording("dec").expect("it has recorded nothing");
     let heard = transcribed(&heard).to_lowercase();
     assert!(
-        heard.contains("lines") && heard.contains("later"),
+        heard.contains("call again") && heard.contains("morning"),
         "{heard}"
     );
     let page = client().get(format!("{}/metrics", exchange.server.url));

@@ -304,11 +304,12 @@ impl Teller {
         else {
             return;
         };
-        let known = |name: &str| {
-            let value = caller.attributes.get(name);
-            value.filter(|value| !value.is_empty()).cloned()
-        };
-        let headers = caller.attributes.iter().filter_map(|(name, value)| {
+        // What people say of themselves is not what a telephone network says of a call.
+        let is_telephone = is_call(event);
+        let told = |name: &str| caller.attributes.get(name).filter(|_| is_telephone);
+        let known = |name: &str| told(name).filter(|value| !value.is_empty()).cloned();
+        let headers = caller.attributes.iter().filter(|_| is_telephone);
+        let headers = headers.filter_map(|(name, value)| {
             let name = name.strip_prefix(attribute::HEADER)?;
             Some((name.to_owned(), value.clone()))
         });
@@ -317,10 +318,10 @@ impl Teller {
             participant_identity: caller.identity.clone(),
             from: known(attribute::PHONE_NUMBER),
             to: known(attribute::TRUNK_PHONE_NUMBER),
-            host: called_host(|name| caller.attributes.get(name).map(String::as_str)),
+            host: called_host(|name| told(name).map(String::as_str)),
             headers: headers.collect(),
             owner: owner.filter(|_| self.owners.is_some()),
-            is_telephone: is_call(event),
+            is_telephone,
         };
         if let Err(error) = agents.try_send(call) {
             tracing::error!(%error, event = event.id, "no agent can be dialled for a call");

@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf};
 use super::SocketSettings;
 use super::connection::Connection;
 use super::frames::Frames;
+use super::outbox::CLOSE_PATIENCE;
 use super::reader::{Reader, SocketHandler};
 use super::writer::{Body, Shared, SocketWriter};
 use vivavoce_core::party::Party;
@@ -54,7 +55,9 @@ pub async fn run_dialled<S, H>(
             write.write_all(&masked(&frame, mask()?)).await?;
             write.flush().await?;
         }
-        write.shutdown().await
+        // The other side may not read any more.
+        let shut = tokio::time::timeout(CLOSE_PATIENCE, write.shutdown()).await;
+        shut.unwrap_or(Ok(()))
     };
     tokio::select! {
         // Fails if the other side has gone first, which the reader tells.
