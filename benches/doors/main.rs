@@ -48,6 +48,7 @@ fn main() {
             settings.log.level,
             settings.log.format,
             None,
+            "vivavoce",
             &Authorities::default(),
         )
         .unwrap();
