@@ -305,7 +305,7 @@ async fn a_caller_for_whom_there_is_no_agent_hears_why_and_is_hung_up() {
         "ws://{}/",
         SocketAddr::from((Ipv4Addr::LOCALHOST, rig::ports(2)))
     );
-    let text = "Please call again later. Please call again tomorrow morning.";
+    let text = "All our lines are busy. Please call again later.";
     let exchange = exchange(
         &[away],
         &[
@@ -321,11 +321,9 @@ async fn a_caller_for_whom_there_is_no_agent_hears_why_and_is_hung_up() {
     dial(&exchange, &mut telephone).await;
     telephone.next("CALL_CLOSED").await;
     let heard = telephone.recording("dec").expect("it has recorded nothing");
-    let heard = transcribed(&heard).to_lowercase();
-    assert!(
-        heard.contains("call again") && heard.contains("morning"),
-        "{heard}"
-    );
+    let heard = transcribed(&heard);
+    // The usual recogniser, over a telephone.
+    assert!(share_of_words(text, &heard) >= 0.5, "{heard}");
     let page = client().get(format!("{}/metrics", exchange.server.url));
     let page = page.send().await.unwrap().text().await.unwrap();
     let counted = "vivavoce_agent_dials_total{outcome=\"unanswered\"} 1";
