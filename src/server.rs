@@ -258,15 +258,20 @@ pub fn providers(settings: &Settings) -> io::Result<ProviderTable> {
     let share = Share::of(settings);
     local::add_to(&mut table, providers, &settings.models_path(), share)?;
     null::add_to(&mut table, providers);
+    add_all_vendors(&mut table, settings)?;
+    table.veil();
+    Ok(table)
+}
+
+fn add_all_vendors(table: &mut ProviderTable, settings: &Settings) -> io::Result<()> {
     let authorities = Authorities::read(settings.outgoing.ca_file.as_deref());
     let authorities = authorities.map_err(io::Error::other)?;
     let transport = Transport::new(&authorities).map_err(io::Error::other)?;
     let transport = transport
         .with_oldest(settings.outgoing.connection_seconds)
-        .with_share(share);
-    add_vendors(&mut table, providers, &transport);
-    table.veil();
-    Ok(table)
+        .with_share(Share::of(settings));
+    add_vendors(table, &settings.providers, &transport);
+    Ok(())
 }
 
 /// The same after the settings have changed: local engines stay as they are, with their workers, unless their own settings
@@ -292,14 +297,9 @@ fn reloaded_providers(
     if local(before) != local(settings) || current.turn_model().is_none() {
         return providers(settings);
     }
-    let authorities = Authorities::read(settings.outgoing.ca_file.as_deref());
-    let authorities = authorities.map_err(io::Error::other)?;
     let mut table = ProviderTable::default();
-    let transport = Transport::new(&authorities).map_err(io::Error::other)?;
-    let transport = transport
-        .with_oldest(settings.outgoing.connection_seconds)
-        .with_share(Share::of(settings));
-    add_vendors(&mut table, &settings.providers, &transport);
+    add_all_vendors(&mut table, settings)?;
+    // What is kept is veiled already.
     table.veil();
     table.keep(current, &["local", "null"]);
     Ok(table)
@@ -389,6 +389,7 @@ fn warn(config: &Config) {
 struct Notifiers {
     webhooks: Webhooks,
     hooks: Addr<HookRegistry>,
+    /// The same hooks, for when their settings change.
     kept_hooks: Hooks,
     /// Determines the owners of calls; not needed while authentication is off.
     owners: Option<CallOwners>,
@@ -610,7 +611,6 @@ fn dial_agents(
         work: drain.work.clone(),
         own_url: format!("{scheme}://{address}"),
         threads: workers(settings),
-        is_open: !settings.auth.required,
     };
     let dialler = AgentDialler::new(parts, plan.transpose()?).start();
     // The first message of its mailbox.

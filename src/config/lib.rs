@@ -200,7 +200,7 @@ impl fmt::Debug for Resolved {
 }
 
 /// What is read again on SIGHUP: a key, or the beginning of keys where it ends in a dot. Anything else waits for a restart.
-pub const RELOADED: [&str; 14] = [
+pub const RELOADED: [&str; 17] = [
     "agent.",
     "auth.api_secret",
     "auth.api_secrets_json",
@@ -211,6 +211,9 @@ pub const RELOADED: [&str; 14] = [
     "limits.sessions_per_tenant",
     "limits.syntheses",
     "providers.",
+    "sip.allow_insecure_hooks",
+    "sip.allow_private_hooks",
+    "sip.claim_unowned_hosts",
     "sip.hook_secret",
     "sip.hooks_json",
     "sip.max_calls",

@@ -40,9 +40,7 @@ impl Sockets {
             services,
         }
     }
-}
 
-impl Sockets {
     /// The settings of sockets, with the memory that all of them share.
     pub const fn settings(&self) -> &SocketSettings {
         &self.settings

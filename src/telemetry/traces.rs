@@ -1,6 +1,6 @@
-//! Traces for an OTLP collector over HTTP: one trace per request and one per session ([`conversation`](crate::conversation)). They are
-//! exported from a thread of their own through a bounded queue; spans are dropped when it is full. Without a collector,
-//! none of this runs; there are no spans per audio frame in either case.
+//! Traces for an OTLP collector over HTTP: one trace per request and one per session
+//! ([`conversation`](crate::conversation)). They are exported from a thread of their own through a bounded queue; spans
+//! are dropped when it is full. Without a collector, none of this runs; there are no spans per audio frame in either case.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

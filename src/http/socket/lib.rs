@@ -29,11 +29,11 @@
 //! the one furthest behind of the party that holds most. Clients that are silent, or that take too long over a message,
 //! are closed as well.
 //!
+//! The HTTP server needs two settings: `h1_write_buffer_size(WRITE_BUFFER_BYTES)` and `on_connect(accepted)`.
+//!
 //! # Sockets that this server opens
 //!
 //! [`run_dialled`] runs a socket over a connection whose handshake this server has made as the client.
-//!
-//! The HTTP server needs two settings: `h1_write_buffer_size(WRITE_BUFFER_BYTES)` and `on_connect(accepted)`.
 //!
 //! # Example
 //!
