@@ -8,6 +8,7 @@ use prost::Message as _;
 use crate::actors::session::protocol::CLIENT_MESSAGES;
 use crate::http::socket::{MAX_BINARY_BYTES, MAX_EVENTS, MAX_TEXT_BYTES, MAX_WAITING_BYTES};
 use crate::rooms::limits as rooms;
+use crate::rooms::{tcp, turn};
 use crate::telephony::agent::{bounds as sip, dialog::ALLOW};
 
 /// Marks the table in the page.
@@ -29,6 +30,7 @@ pub fn page(text: &str) -> Option<String> {
         .collect();
     rows.extend(socket_messages()?);
     rows.extend(signals()?);
+    rows.extend(worker_messages()?);
     rows.extend(room_media());
     rows.extend(sip_requests()?);
     rows.extend(call_media());
@@ -48,7 +50,7 @@ fn socket_messages() -> Option<Vec<String>> {
             let count = match kind.name {
                 "config" => "one at a time, later commands are queued; loading sound 1.92 MB, 10 s; `limits.unconfigured_sockets` before, `limits.sessions` and quotas after",
                 "update_config" => "one at a time; quotas of syntheses and recognisers",
-                "speak" => "queue of 64 utterances and 64 KiB of text",
+                "speak" => "queue of 64 utterances and 64 KiB of text; a document of SSML 64 KiB, 4000 tags and texts, 32 deep, no entities",
                 "clear" | "loading_start" | "loading_stop" => "updates existing state",
                 "resume" => "the first message of a socket; the session's own limits; 200 events (256 KiB) and 10 s of sound (512 KiB) kept per session",
                 "send_message" => "limits of the room's data messages",
@@ -157,6 +159,51 @@ fn signal(tag: u32) -> Option<proto::signal_request::Message> {
     })
 }
 
+/// Messages of agent workers, found as those of participants; `None` if one has no limit.
+fn worker_messages() -> Option<Vec<String>> {
+    use proto::worker_message::Message;
+    let mut rows = Vec::new();
+    for tag in 1u8..=0x7f {
+        let bytes = [tag.checked_shl(3)? | 2, 0];
+        let message = (tag < 16).then(|| proto::WorkerMessage::decode(&bytes[..]).ok());
+        let Some(message) = message.flatten().and_then(|read| read.message) else {
+            continue;
+        };
+        let name = format!("{message:?}");
+        let name = name.split('(').next()?;
+        let count = match message {
+            Message::Register(_) => format!(
+                "once, within {:?}; {} workers and a party's share of them",
+                crate::rooms::dispatch::REGISTRATION,
+                rooms::AGENT_WORKERS
+            ),
+            Message::Availability(_) => format!(
+                "an answer to a question about one of {} jobs, within {:?}; metadata and attributes {}",
+                rooms::AGENT_JOBS,
+                crate::rooms::dispatch::ANSWER,
+                rooms::AGENT_TEXT_BYTES
+            ),
+            Message::MigrateJob(_) => "1,024 ids of jobs".to_owned(),
+            Message::UpdateWorker(_) | Message::UpdateJob(_) | Message::Ping(_) => {
+                "updates existing state".to_owned()
+            }
+            Message::SimulateJob(_) => "ignored".to_owned(),
+        };
+        rows.push(row(
+            &format!("`/agent` {name}"),
+            "agent worker",
+            &format!("message {}", rooms::WORKER_BYTES),
+            "–",
+            &format!(
+                "{count}; {} messages a second, {} at once, further ones wait",
+                rooms::WORKER_MESSAGES_PER_SECOND,
+                rooms::WORKER_MESSAGES_AT_ONCE
+            ),
+        ));
+    }
+    Some(rows)
+}
+
 fn room_media() -> Vec<String> {
     let caller = "participant, by its ICE password and DTLS fingerprint";
     vec![
@@ -181,6 +228,13 @@ fn room_media() -> Vec<String> {
             ),
         ),
         row(
+            "`/agent` output to a worker that does not read",
+            "agent worker",
+            "–",
+            "closed within 10 s",
+            &format!("{} messages", rooms::WORKER_WAITING),
+        ),
+        row(
             "UDP of rooms: STUN",
             "anybody",
             "a datagram",
@@ -193,6 +247,48 @@ fn room_media() -> Vec<String> {
             "a datagram",
             "–",
             "dropped unless the address pair is known",
+        ),
+        row(
+            "TCP of rooms (ICE-TCP)",
+            "anybody",
+            "a datagram of 2,048 behind its length",
+            &format!(
+                "{} s, as what belongs to a participant",
+                tcp::UNKNOWN_FOR.as_secs()
+            ),
+            &format!(
+                "{} connections, of which {} that belong to nobody yet; 64 datagrams wait for each",
+                tcp::MOST_CONNECTIONS,
+                tcp::MOST_UNKNOWN
+            ),
+        ),
+        row(
+            "TURN server over UDP",
+            "anybody",
+            &format!("a datagram of {}", turn::MAX_MESSAGE_BYTES),
+            "–",
+            &format!(
+                "nothing is kept of who has no credentials, and {} answers a second go to such; {} allocations, {} of one party, {} with \
+                 one name, all to the media port alone",
+                turn::ANSWERS_TO_STRANGERS,
+                turn::MOST_ALLOCATIONS,
+                turn::MOST_OF_PARTY,
+                turn::MOST_OF_NAME
+            ),
+        ),
+        row(
+            "TURN server over TCP and TLS",
+            "anybody",
+            &format!("a message of {}", turn::MAX_MESSAGE_BYTES),
+            &format!(
+                "{} s until an allocation, as long before it for TLS",
+                tcp::UNKNOWN_FOR.as_secs()
+            ),
+            &format!(
+                "{} connections, of which {} without an allocation",
+                tcp::MOST_CONNECTIONS,
+                tcp::MOST_UNKNOWN
+            ),
         ),
         row(
             "UDP of rooms: data channels",

@@ -31,12 +31,13 @@ use vivavoce_core::fuzzing::{Target, binary, text};
 const MAX_CHUNKS: usize = 256;
 
 /// The targets declared here; others are declared beside their parsers.
-const TARGETS: [Target; 14] = [
+const TARGETS: [Target; 15] = [
     text("socket_message", socket_message, socket_messages),
     binary("socket_frames", http::frames, http::frame_samples),
     text("http_headers", http::headers, http::header_samples),
     text("settings_file", settings_file, settings_files),
     text("phone_number", phone_number, phone_numbers),
+    text("ssml", ssml, ssml_documents),
     binary("sound_stream", sound_stream, sounds),
     binary("sound_file", sound_file, sounds),
     binary("ogg_opus", ogg_opus, ogg_streams),
@@ -128,6 +129,29 @@ fn phone_numbers() -> Vec<Vec<u8>> {
         "*123#",
         "0049",
         "\"A\" <sip:+1415@[2001:db8::1]:5060;user=phone>;tag=1",
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec()
+}
+
+fn ssml(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    let Ok(document) = crate::ssml::Ssml::parse(&text) else {
+        return;
+    };
+    let again = crate::ssml::Ssml::parse(&document.document());
+    let again = again.expect("what was read is well formed");
+    assert_eq!(again.text(), document.text());
+    let half = document.rest(document.text().len() / 2);
+    assert!(document.text().ends_with(half.text()));
+    crate::ssml::Ssml::parse(&half.document()).expect("a rest is well formed");
+}
+
+fn ssml_documents() -> Vec<Vec<u8>> {
+    [
+        "<speak>One &amp; <emphasis level='strong'>two</emphasis><break time=\"1s\"/></speak>",
+        "<?xml version='1.0'?><speak xml:lang='en'><!-- a --><p><s>It is &#x33;.</s></p></speak>",
+        "<speak><sub alias='W W W'>WWW</sub><audio src='a'><desc>bell</desc></audio></speak>",
     ]
     .map(|text| text.as_bytes().to_vec())
     .to_vec()

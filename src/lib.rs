@@ -51,7 +51,7 @@ pub use vivavoce_agents as agents;
 pub use vivavoce_audio as audio;
 pub use vivavoce_auth as auth;
 pub use vivavoce_config as config;
-pub use vivavoce_core::{host_name, json, phone, process, sentences, tls_roots};
+pub use vivavoce_core::{host_name, json, phone, process, sentences, ssml, tls_roots};
 #[cfg(feature = "development")]
 pub use vivavoce_emulators as emulators;
 pub use vivavoce_hooks as hooks;
@@ -62,6 +62,7 @@ pub use vivavoce_quotas::shared_limit;
 pub use vivavoce_recordings as recordings;
 pub use vivavoce_rooms as rooms;
 pub use vivavoce_synthesis as synthesis;
+pub use vivavoce_takeover as takeover;
 pub use vivavoce_telemetry as telemetry;
 pub use vivavoce_telephony as telephony;
 pub use vivavoce_webhooks as webhooks;

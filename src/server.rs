@@ -1,10 +1,12 @@
 //! Assembles the server from its settings and runs it until it is told to stop.
 
+mod listening;
 #[cfg(test)]
 mod providers_page;
 mod reload;
 mod rooms;
 pub mod settings;
+mod takeover;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -15,8 +17,7 @@ use std::time::Duration;
 
 use actix::{Actor, Addr};
 use actix_web::dev::ServerHandle;
-use actix_web::middleware::from_fn;
-use actix_web::{App, web};
+use actix_web::web;
 use futures_util::future::OptionFuture;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
@@ -24,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::actors::registry::hooks::{DialAgentsBy, HookRegistry};
+use crate::actors::registry::resumes::Resumes;
 use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::actors::session::backchannel::Lists;
@@ -33,9 +35,7 @@ use crate::audio::Channels;
 use crate::auth::{self, Authenticator, SetupError};
 use crate::config::{Config, RecordingBackend, RecordingLayout, RtcMode, Settings, SocketAuth};
 use crate::hooks::{CallOwners, Configured, Hooks, TenantNumbers};
-use crate::http::{
-    self, AllowedHosts, AppState, Connections, Limits, Listen, Origins, Sockets, tls,
-};
+use crate::http::{AllowedHosts, AppState, AtFormer, Limits, Origins, Sockets, SuccessorKey, tls};
 use crate::process::confinement::Confinement;
 use crate::providers::RecordingStore;
 use crate::providers::embedded::EmbeddedError;
@@ -47,17 +47,27 @@ use crate::providers::{ProviderTable, add_vendors, livekit, local, null};
 use crate::quotas::{FairQueue, Quotas, Share};
 use crate::recordings::egress::Egresses;
 use crate::recordings::{RecordingSettings, Recordings};
+use crate::rooms::RoomServer;
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
 use crate::tls_roots::{Authorities, AuthoritiesError};
 use crate::webhooks::{WebhookSettings, Webhooks};
+use listening::{Served, Serving};
 pub use reload::Read;
 use reload::Reloadable;
 use rooms::OpenRooms;
 pub(crate) use rooms::check_telephone;
+use takeover::Handover;
 use vivavoce_core::memory;
+use vivavoce_replicas::{Replicas, ReplicasError};
+use vivavoce_takeover::{Former, TakeoverError};
 
 /// How long sessions may take at shutdown to play out their last words and close their sockets.
 const GOODBYE: Duration = Duration::from_secs(5);
+
+/// How long a server that was replaced waits for what may have been on its way.
+const LINGERS: Duration = Duration::from_secs(2);
+/// How often a server that was replaced looks whether somebody is left in its rooms.
+const LOOKS_EVERY: Duration = Duration::from_millis(250);
 
 /// File descriptors for files, listeners, other connections and pipes to programs.
 const FILES_BESIDE_SESSIONS: u64 = 200;
@@ -107,6 +117,12 @@ pub enum ServerError {
     /// The agents in the settings are invalid.
     #[error("{}", .0.join("\n"))]
     Agents(Vec<String>),
+    /// The running server cannot be replaced.
+    #[error(transparent)]
+    Takeover(#[from] TakeoverError),
+    /// Other replicas cannot be found.
+    #[error(transparent)]
+    Replicas(#[from] ReplicasError),
     /// The client for room webhooks cannot be created.
     #[error("rtc.webhook_urls: {0}")]
     RoomEvents(#[source] io::Error),
@@ -171,6 +187,17 @@ async fn hooks(settings: &Settings, authorities: &Authorities) -> Result<Hooks, 
     };
     hooks.open().await;
     Ok(hooks)
+}
+
+/// The servers that share the Redis of the settings, and the one that this one replaces.
+fn replicas(
+    settings: &Settings,
+    authorities: &Authorities,
+    former: Option<Arc<Former>>,
+) -> Result<Arc<Replicas>, ServerError> {
+    let transport = Transport::new(authorities).map_err(io::Error::other)?;
+    let tls = transport.tls();
+    Ok(Replicas::new(settings, authorities, tls, former)?)
 }
 
 /// A recording store.
@@ -366,12 +393,13 @@ pub(crate) fn secure(settings: &Settings) -> Result<Option<rustls::ServerConfig>
 /// Runs the server until SIGTERM or Ctrl-C. On SIGHUP nothing changes.
 pub fn run(config: &Config) -> Result<(), ServerError> {
     let same = config.clone();
-    run_reloading(config, Arc::new(move || Ok(same.clone())))
+    run_reloading(config, Arc::new(move || Ok(same.clone())), false)
 }
 
-/// Runs the server until SIGTERM or Ctrl-C; `read` reads the settings again on SIGHUP.
-pub fn run_reloading(config: &Config, read: Read) -> Result<(), ServerError> {
-    actix_web::rt::System::new().block_on(serve(config, read))
+/// Runs the server until SIGTERM or Ctrl-C; `read` reads the settings again on SIGHUP. With `takeover` it replaces the server
+/// that runs with the same data folder, where there is one.
+pub fn run_reloading(config: &Config, read: Read, takeover: bool) -> Result<(), ServerError> {
+    actix_web::rt::System::new().block_on(serve(config, read, takeover))
 }
 
 /// Logs settings that are valid but probably not intended.
@@ -385,8 +413,11 @@ fn warn(config: &Config) {
     }
 }
 
-/// What stores and reports events: recordings, webhooks, call hooks.
+/// What stores and reports events, recordings, webhooks, call hooks, and the servers that share some of it.
 struct Notifiers {
+    replicas: Arc<Replicas>,
+    /// The server that this one replaces.
+    former: Option<Arc<Former>>,
     webhooks: Webhooks,
     hooks: Addr<HookRegistry>,
     /// The same hooks, for when their settings change.
@@ -402,6 +433,7 @@ async fn notifiers(
     settings: &Settings,
     authorities: &Authorities,
     quotas: &Quotas,
+    former: Option<Arc<Former>>,
 ) -> Result<Notifiers, ServerError> {
     let hooks = hooks(settings, authorities).await?;
     let keys = hooks.configured().keys();
@@ -421,6 +453,8 @@ async fn notifiers(
     });
     let egresses = egresses(settings, recordings.as_ref())?;
     Ok(Notifiers {
+        replicas: replicas(settings, authorities, former.clone())?,
+        former,
         webhooks,
         hooks,
         kept_hooks,
@@ -456,7 +490,8 @@ fn app_state(
         draining: drain.draining.clone(),
         settings: session_settings(settings),
         backchannels: Arc::new(backchannels(settings)),
-        resumes: Arc::default(),
+        resumes: Arc::new(Resumes::with_prefix(notifiers.replicas.token_prefix())),
+        replicas: Some(Arc::clone(&notifiers.replicas)),
     });
     let store = vivavoce_models::Store::new(settings.models_path());
     let models = move || {
@@ -476,26 +511,34 @@ fn app_state(
         calls: rooms.calls.clone(),
         hooks: notifiers.hooks.clone(),
         embedded_rooms: rooms.embedded.clone(),
+        former: notifiers
+            .former
+            .clone()
+            .map(AtFormer::new)
+            .transpose()
+            .map_err(io::Error::other)?,
         trunks: rooms.trunks.clone(),
         sessions,
         recordings: notifiers.recordings.clone(),
         draining: drain.draining.clone(),
+        given: drain.given.clone(),
         work: drain.work.clone(),
     };
     let sockets = Sockets::new(settings, services);
     Ok((web::Data::new(sockets), web::Data::new(state)))
 }
 
-async fn serve(config: &Config, read: Read) -> Result<(), ServerError> {
+async fn serve(config: &Config, read: Read, takeover: bool) -> Result<(), ServerError> {
     let settings = &config.settings;
     warn(config);
+    let (former, listening) = takeover::ask_former(settings, takeover).await?;
     let authorities = Authorities::read(settings.outgoing.ca_file.as_deref())?;
     let auth = Authenticator::open(&settings.auth, &authorities)?;
     let secure = secure(settings)?;
     let connections = raise_file_limit(settings);
     let providers = Arc::new(providers(settings)?);
     let quotas = Quotas::new(settings);
-    let notifiers = notifiers(settings, &authorities, &quotas).await?;
+    let notifiers = notifiers(settings, &authorities, &quotas, former.clone()).await?;
     let rooms = OpenRooms::open(
         settings,
         &authorities,
@@ -503,6 +546,7 @@ async fn serve(config: &Config, read: Read) -> Result<(), ServerError> {
         &notifiers.hooks.clone().recipient(),
         notifiers.owners.clone(),
         &quotas.calls,
+        (&listening, former.clone()),
     )
     .await?;
     let drain = Drain {
@@ -511,26 +555,43 @@ async fn serve(config: &Config, read: Read) -> Result<(), ServerError> {
         work: TaskTracker::new(),
         closing: CancellationToken::new(),
         telephone: rooms.telephone(),
+        rooms: rooms.embedded.clone(),
+        given: CancellationToken::new(),
+        sockets: listening.clone(),
     };
-    let limits = web::Data::new(Limits::new(settings, &quotas));
-    let origins = web::Data::new(Origins::new(&settings.server.cors_origins.0));
-    let open = !settings.auth.required;
-    let hosts = web::Data::new(AllowedHosts::new(settings, settings.server.host, open));
     let (sockets, state) = app_state(
         settings, auth, &providers, &notifiers, &rooms, &drain, &quotas,
     )?;
     let agents = dial_agents(settings, &authorities, &sockets, &notifiers.hooks, &drain)?;
+    let open = !settings.auth.required;
+    let served = Served {
+        limits: web::Data::new(Limits::new(settings, &quotas)),
+        origins: web::Data::new(Origins::new(&settings.server.cors_origins.0)),
+        hosts: web::Data::new(AllowedHosts::new(settings, settings.server.host, open)),
+        key: SuccessorKey(None),
+        with_metrics: settings.telemetry.metrics_address.is_none(),
+        state,
+        sockets,
+    };
+    let handover = takeover::Parts {
+        id: notifiers.replicas.id().to_owned(),
+        sockets: listening.clone(),
+        served: served.clone(),
+        quotas: quotas.clone(),
+    };
+    let following = former.clone().zip(served.state.embedded_rooms.clone());
     let reloadable = Reloadable {
         providers,
         quotas,
-        limits: limits.clone(),
+        limits: served.limits.clone(),
         hooks: notifiers.kept_hooks,
         webhooks: notifiers.webhooks.clone(),
-        voices: state.voices.clone(),
-        state: state.clone(),
+        voices: served.state.voices.clone(),
+        state: served.state.clone(),
         agents,
     };
     let Notifiers {
+        replicas,
         webhooks,
         recordings,
         egresses,
@@ -541,44 +602,26 @@ async fn serve(config: &Config, read: Read) -> Result<(), ServerError> {
     // Signals are caught before the address is announced, so that an early one is not lost.
     let stop = StopSignal::listen()?;
     let hangup = signal(SignalKind::hangup())?;
-    let address = SocketAddr::new(settings.server.host, settings.server.port);
-    let workers = workers(settings);
-    let metrics_address = settings.telemetry.metrics_address;
-    let listen = Listen {
-        address,
-        tls: secure,
-        workers,
-        max_connections: connections,
-        connections: Arc::new(Connections::new(settings, connections)),
-        shutdown_seconds: settings.shutdown.drain_seconds.as_secs(),
-    };
-    let server = listen.serve(move || {
-        App::new()
-            .app_data(state.clone())
-            .app_data(sockets.clone())
-            .app_data(limits.clone())
-            .app_data(origins.clone())
-            .app_data(hosts.clone())
-            // From the innermost to the outermost: refusals are observed, and visible to pages of allowed origins.
-            .wrap(from_fn(http::limit_by_address))
-            .wrap(from_fn(http::allow_origins))
-            .wrap(from_fn(http::check_host))
-            .wrap(from_fn(http::observe))
-            .wrap(from_fn(http::track_connections))
-            .configure(|app| http::configure(app, metrics_address.is_none()))
-    });
-    let (address, running) = server.map_err(|source| ServerError::Listen { address, source })?;
-    let metrics = metrics_address.map(|address| serve_metrics(address, settings));
-    let metrics = metrics.transpose()?;
-    announce(address, settings);
+    let serving = Serving::begin(settings, secure, connections, served, &listening)?;
+    takeover::take_over(former.as_ref(), &listening).await;
+    if let Some((former, rooms)) = following {
+        actix_web::rt::spawn(takeover::tell_rooms(former, rooms));
+    }
+    announce(serving.address, settings);
+    let handover = Handover::new(handover, settings.clone(), serving.accepting);
+    actix_web::rt::spawn(handover.run(former.is_some()));
+    let announcing = Arc::clone(&replicas);
+    let tls = settings.server.tls_cert.is_some();
+    actix_web::rt::spawn(announcing.announce(serving.address, tls));
 
     actix_web::rt::spawn(give_memory_back());
     actix_web::rt::spawn(reloadable.follow(hangup, config.clone(), read));
-    actix_web::rt::spawn(drain.run(stop, running.handle()));
-    running.await?;
-    if let Some(metrics) = metrics {
+    actix_web::rt::spawn(drain.run(stop, serving.api));
+    serving.running.await.map_err(io::Error::other)??;
+    if let Some(metrics) = serving.metrics {
         metrics.stop(false).await;
     }
+    replicas.leave().await;
     rooms.finish(GOODBYE).await;
     finish(uploads, &webhooks).await;
     tracing::info!("stopped");
@@ -687,12 +730,19 @@ struct Drain {
     work: TaskTracker,
     closing: CancellationToken,
     telephone: Option<Arc<EmbeddedSip>>,
+    rooms: Option<RoomServer>,
+    /// Cancelled once another server has taken over.
+    given: CancellationToken,
+    sockets: vivavoce_takeover::Sockets,
 }
 
 impl Drain {
-    /// Waits for a signal, lets work in progress finish, and stops the server.
+    /// Waits for a signal or a server that takes over, lets work in progress finish, and stops the server.
     async fn run(self, mut stop: StopSignal, server: ServerHandle) {
-        stop.received().await;
+        tokio::select! {
+            () = stop.received() => {}
+            () = self.given.cancelled() => {}
+        }
         let patience = self.patience;
         tracing::info!(
             "stopping: waiting up to {} s for work in progress",
@@ -706,7 +756,7 @@ impl Drain {
         }
         self.work.close();
         let done = tokio::select! {
-            () = self.work.wait() => true,
+            () = self.finished() => true,
             () = stop.received() => false,
             () = tokio::time::sleep(patience) => false,
         };
@@ -716,7 +766,27 @@ impl Drain {
             self.closing.cancel();
             let _late = tokio::time::timeout(GOODBYE, self.work.wait()).await;
         }
+        // The listeners close with the server.
+        self.sockets.close();
         server.stop(self.work.is_empty()).await;
+    }
+
+    /// Waits for work in progress, and for rooms and calls if another server has taken over: nobody waits for this one then.
+    async fn finished(&self) {
+        if self.given.is_cancelled() {
+            // Connections that were accepted before have a request, or are let go of.
+            tokio::time::sleep(LINGERS).await;
+        }
+        self.work.wait().await;
+        if !self.given.is_cancelled() {
+            return;
+        }
+        if let Some(rooms) = &self.rooms {
+            while !rooms.in_use().await.is_empty() {
+                tokio::time::sleep(LOOKS_EVERY).await;
+            }
+        }
+        self.work.wait().await;
     }
 }
 
@@ -727,17 +797,6 @@ async fn finish(uploads: Option<Uploads>, webhooks: &Webhooks) {
         uploads.finish().await;
     }
     let _late = tokio::time::timeout(GOODBYE, webhooks.finish()).await;
-}
-
-/// Serves the metrics at an address of their own until stopped.
-fn serve_metrics(address: SocketAddr, settings: &Settings) -> Result<ServerHandle, ServerError> {
-    let (address, server) = http::serve_metrics_alone(address, settings)
-        .map_err(|source| ServerError::ListenForMetrics { address, source })?;
-    let handle = server.handle();
-    // It ends through its handle.
-    actix_web::rt::spawn(server);
-    tracing::info!("metrics are served without a token at http://{address}/metrics");
-    Ok(handle)
 }
 
 /// SIGTERM or Ctrl-C.

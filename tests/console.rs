@@ -272,6 +272,29 @@ async fn the_console_shows_calls_while_they_last_and_why_they_ended() {
     assert_eq!(page.complaints(), Vec::<&Value>::new());
 }
 
+#[actix_web::test]
+async fn the_console_shows_agent_workers_and_their_jobs() {
+    let server = rooms::keyed_server();
+    let mut worker = rooms::workers::Bare::registered(&server, &json!({}), "cook").await;
+    let agents = json!({"agents": [{"agentName": "cook"}]});
+    rooms::workers::create(&server, "kitchen", agents).await;
+    let job = worker.offered().await;
+    let browser = Chromium::start(None);
+    let mut page = browser.open(&format!("{}/console", server.url)).await;
+    page.click("#list-workers").await;
+    for shown in ["cook", "available", "kitchen", "offered", job.as_str()] {
+        page.until(&format!("$('workers').textContent.includes('{shown}')"))
+            .await;
+    }
+    page.screenshot(&in_tmp("console-workers.png")).await;
+    drop(worker);
+    page.until("$('workers').textContent.includes('Without a worker')")
+        .await;
+    page.click("#list-workers").await;
+    page.until("!$('workers').hasChildNodes()").await;
+    assert_eq!(page.complaints(), Vec::<&Value>::new());
+}
+
 /// Where pictures are kept, to be looked at.
 fn in_tmp(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)

@@ -387,6 +387,11 @@ async fn other_pages_are_told_nothing() {
         let answer = request.send().await.unwrap();
         assert_eq!(answer.status(), 200);
         assert_eq!(header(&answer, "access-control-allow-origin"), "");
+        // But that there is a server, as LiveKit's client for browsers asks.
+        let request = client().get(format!("{}/", server.url));
+        let answer = request.header("origin", "https://evil.example").send();
+        let answer = answer.await.unwrap();
+        assert_eq!(header(&answer, "access-control-allow-origin"), "*");
     }
 }
 

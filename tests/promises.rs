@@ -31,6 +31,7 @@ mod s3;
 mod session;
 mod socket_edge;
 mod speak;
+mod takeover;
 mod telemetry;
 mod telephone;
 mod tls;

@@ -655,6 +655,126 @@ async fn the_process_and_its_version_are_told_under_the_usual_names() {
     assert!(value("vivavoce_rooms").abs() < 1e-9);
 }
 
+/// What a page of metrics says, as Prometheus' own parser understands it.
+struct Read(Value);
+
+impl Read {
+    async fn from(server: &Server) -> Self {
+        let url = format!("{}/metrics", server.url);
+        Self(crate::vendors::client("read_metrics.py", &[&url]).await)
+    }
+
+    fn families(&self) -> &Vec<Value> {
+        self.0["families"].as_array().unwrap()
+    }
+
+    /// The values of the samples of this name that have these labels.
+    fn values(&self, name: &str, labels: &Value) -> Vec<f64> {
+        let samples = self
+            .families()
+            .iter()
+            .flat_map(|family| family["samples"].as_array().unwrap());
+        let has = |sample: &&Value| {
+            let wanted = labels.as_object().unwrap();
+            let all = wanted
+                .iter()
+                .all(|(key, value)| sample["labels"][key] == *value);
+            sample["name"] == name && all
+        };
+        samples
+            .filter(has)
+            .map(|sample| sample["value"].as_f64().unwrap())
+            .collect()
+    }
+
+    /// What they count together; there is one at least.
+    fn count(&self, name: &str, labels: &Value) -> u64 {
+        let values = self.values(name, labels);
+        assert!(
+            !values.is_empty(),
+            "{name} {labels} is missing in {:#}",
+            self.0
+        );
+        values.iter().sum::<f64>() as u64
+    }
+}
+
+#[tokio::test]
+async fn prometheus_own_parser_reads_the_metrics_and_what_they_count() {
+    let server = Server::start_with(&[("NULL_ENABLED", "true")]);
+    let none = json!({});
+    let before = Read::from(&server).await;
+    assert_eq!(before.count("vivavoce_sessions_opened_total", &none), 0);
+    conversation(&server).await;
+    for _ in 0..3 {
+        client()
+            .get(format!("{}/voices", server.url))
+            .send()
+            .await
+            .unwrap();
+    }
+    client()
+        .get(format!("{}/nothing", server.url))
+        .send()
+        .await
+        .unwrap();
+    let rtc = json!({"room_name": "kitchen"});
+    let config = crate::session::client::config(json!({"rtc": rtc}));
+    let session = crate::session::client::Session::open(&server, config).await;
+
+    let during = Read::from(&server).await;
+    let media_type = during.0["media_type"].as_str().unwrap();
+    assert!(
+        media_type.starts_with("application/openmetrics-text"),
+        "{media_type}"
+    );
+    assert_eq!(during.count("vivavoce_sessions", &none), 1);
+    assert_eq!(during.count("vivavoce_sessions_opened_total", &none), 2);
+    assert_eq!(during.count("vivavoce_sessions_closed_total", &none), 1);
+    assert_eq!(during.count("vivavoce_turns_total", &none), 1);
+    assert_eq!(
+        during.count("vivavoce_turn_first_sound_seconds_count", &none),
+        1
+    );
+    assert_eq!(during.count("vivavoce_rooms", &none), 1);
+    assert_eq!(during.count("vivavoce_room_participants", &none), 1);
+    let voices = json!({"route": "/voices"});
+    assert_eq!(during.count("vivavoce_http_requests_total", &voices), 3);
+    assert!(during.count("vivavoce_http_request_duration_seconds_count", &none) >= 6);
+    session.close().await;
+    let is_left = async {
+        loop {
+            let after = Read::from(&server).await;
+            if after.count("vivavoce_sessions", &none) == 0 {
+                return after;
+            }
+        }
+    };
+    let after = tokio::time::timeout(PATIENCE, is_left).await.unwrap();
+    assert_eq!(after.count("vivavoce_sessions_closed_total", &none), 2);
+
+    for family in after.families() {
+        let name = family["name"].as_str().unwrap();
+        assert!(
+            !family["help"].as_str().unwrap().is_empty(),
+            "{name} has no help"
+        );
+        assert_ne!(family["type"], "unknown", "{name}");
+        // Counters never go back.
+        for sample in family["samples"].as_array().unwrap() {
+            let sample_name = sample["name"].as_str().unwrap();
+            if family["type"] == "counter" {
+                let earlier = during.values(sample_name, &sample["labels"]);
+                let now = sample["value"].as_f64().unwrap();
+                assert!(
+                    earlier.iter().all(|earlier| *earlier <= now),
+                    "{sample_name}"
+                );
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_collector_that_is_away_costs_a_warning_and_nothing_else() {
     let mut server = Server::start_logged(&[(

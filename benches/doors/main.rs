@@ -94,6 +94,7 @@ fn parts(settings: &Settings) -> Parts {
         settings: server::session_settings(settings),
         backchannels: Arc::default(),
         resumes: Arc::default(),
+        replicas: None,
     });
     let configured = Configured::new(settings).unwrap();
     let told = WebhookSettings::new(settings, configured.keys());
@@ -109,11 +110,13 @@ fn parts(settings: &Settings) -> Parts {
             calls: CallRegistry::new(None).start(),
             hooks: HookRegistry::new(hooks, webhooks, None, None).start(),
             embedded_rooms: None,
+            former: None,
             trunks: None,
             sessions,
             recordings: None,
             models: Arc::new(Vec::new),
             draining: CancellationToken::new(),
+            given: CancellationToken::new(),
             work: TaskTracker::new(),
         }),
         sockets: web::Data::new(Sockets::new(settings, services)),

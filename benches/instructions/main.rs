@@ -291,6 +291,7 @@ fn playback(count: usize) {
         let within = place % 50;
         if within == 0 {
             let spoken = Speak {
+                ssml: None,
                 text: TEXT.to_owned(),
                 flush: true,
                 allow_interruption: true,

@@ -21,6 +21,7 @@ use super::session::playback::{CHUNK, Command, UtteranceKey};
 use vivavoce_audio::{AudioFormat, Encoding, Layout, Pcm, linear16};
 use vivavoce_core::party::Party;
 use vivavoce_core::sentences;
+use vivavoce_core::ssml::Ssml;
 use vivavoce_seams::{ErrorKind, ProviderError};
 use vivavoce_synthesis::{
     Speech, SpeechConfig, SpokenText, SpokenWord, SynthesisError, Synthesizer,
@@ -173,6 +174,8 @@ struct Job {
 #[derive(Default)]
 struct Text {
     pieces: RefCell<VecDeque<(String, bool)>>,
+    /// The document of which the text is all.
+    document: Option<Arc<Ssml>>,
     more: Notify,
 }
 
@@ -254,11 +257,20 @@ impl TtsActor {
         Rc::clone(&self.voice)
     }
 
-    fn begin(&mut self, utterance: UtteranceKey, ctx: &mut Context<Self>) -> Rc<Text> {
-        let text = Rc::new(Text::default());
+    fn begin(
+        &mut self,
+        utterance: UtteranceKey,
+        document: Option<Arc<Ssml>>,
+        ctx: &mut Context<Self>,
+    ) -> Rc<Text> {
+        let text = Rc::new(Text {
+            document,
+            ..Text::default()
+        });
         let voice = self.voice_of(utterance);
         let say = Say {
             framer: Framer::new(voice.output.layout()),
+            document: None,
             voice,
             utterance,
             report: self.report.clone(),
@@ -356,7 +368,8 @@ impl Handler<Synthesize> for TtsActor {
                 utterance,
                 text,
                 last,
-            } => self.begin(utterance, ctx).push(text, last),
+                ssml,
+            } => self.begin(utterance, ssml, ctx).push(text, last),
             Command::MoreText {
                 utterance,
                 text,
@@ -378,6 +391,7 @@ struct Say {
     voice: Rc<Voice>,
     utterance: UtteranceKey,
     framer: Framer,
+    document: Option<Arc<Ssml>>,
     report: Recipient<TtsReport>,
     attempt: u32,
 }
@@ -386,9 +400,15 @@ impl Say {
     async fn run(mut self, text: Rc<Text>) {
         // Where the portion begins in the utterance's text.
         let mut at = 0;
+        self.document.clone_from(&text.document);
         loop {
             let (piece, last) = text.next().await;
-            for portion in sentences::portions(&piece, PORTION_BYTES) {
+            let portions = match &self.document {
+                // It is not divided.
+                Some(_) => vec![piece.as_str()],
+                None => sentences::portions(&piece, PORTION_BYTES),
+            };
+            for portion in portions {
                 // Between sentences there may be only white space.
                 if !portion.trim().is_empty()
                     && let Err(error) = self.say_patiently(portion, at).await
@@ -491,23 +511,39 @@ impl Say {
         activity: &Activity,
     ) -> Result<(), Cut> {
         let voice = Rc::clone(&self.voice);
+        let takes = voice.synthesizer.takes_ssml(&config);
+        // A fallback that takes no documents says what is in them.
+        let document = self.document.as_ref().zip(takes);
+        let document = document.map(|(document, takes)| (document.rest(at), takes));
+        let (spoken, characters) = match &document {
+            Some((document, takes)) => {
+                let spoken = config.spoken_ssml(document);
+                let (said, spoken) = spoken.map_err(SynthesisError::from)?;
+                (spoken, takes.characters(&said))
+            }
+            None => {
+                let spoken = config.spoken(text).map_err(SynthesisError::from)?;
+                let characters = spoken.text.chars().count();
+                (spoken, characters)
+            }
+        };
         let mut told = ToldWords {
-            spoken: config.spoken(text).map_err(SynthesisError::from)?,
+            spoken,
             places: Vec::new(),
             told: 0,
         };
         let asked = tokio::time::Instant::now();
-        let mut speech = voice.synthesizer.speak(config, text, &voice.party).await?;
+        let (synthesizer, party) = (&voice.synthesizer, &voice.party);
+        let mut speech = match &document {
+            Some((document, _)) => synthesizer.speak_ssml(config, document, party).await?,
+            None => synthesizer.speak(config, text, party).await?,
+        };
         activity.note("cached", speech.cached);
         let mut has_sound = false;
         let begun = self.framer.duration_of(self.framer.taken);
         let output = &voice.output;
         output.begin_text(self.utterance, at..at + text.len(), begun);
-        let mut uncounted = if speech.cached {
-            0
-        } else {
-            told.spoken.text.chars().count() as u64
-        };
+        let mut uncounted = if speech.cached { 0 } else { characters as u64 };
         while let Some(sound) = speech.next().await {
             // Words are told before the audio that they are in.
             for (byte, start) in told.more(&speech) {

@@ -349,6 +349,7 @@ impl AgentCall {
             pass: None,
             request_id: stream_id.to_owned(),
             own_url: parts.own_url.clone(),
+            handshake: None,
         };
         let given = Given {
             stream_id: stream_id.to_owned(),

@@ -28,6 +28,12 @@ impl Credentials<'_> {
         self.token().is_ok()
     }
 
+    /// The token as the value of an `Authorization` header, wherever it was.
+    pub fn bearer(&self) -> Option<String> {
+        let token = self.token().ok()?;
+        Some(format!("Bearer {}", token.expose()))
+    }
+
     pub(super) fn token(&self) -> Result<Token, AuthError> {
         let header = match self.authorization.as_slice() {
             [] => Err(AuthError::MissingHeader),

@@ -5,21 +5,26 @@ use std::io::{Write, stdout};
 use clap::Args;
 
 use crate::actors::session::socket_schema;
-use crate::http::openapi;
+use crate::http::{livekit_api_page, openapi};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Print the JSON Schema of the socket's messages instead
     #[arg(long)]
     socket: bool,
+    /// Print what embedded rooms have of LiveKit's API instead
+    #[arg(long, conflicts_with = "socket")]
+    livekit: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) {
-    let document = if arguments.socket {
-        socket_schema()
+    let text = if arguments.livekit {
+        livekit_api_page()
+    } else if arguments.socket {
+        openapi::text(&socket_schema())
     } else {
-        openapi::document()
+        openapi::text(&openapi::document())
     };
     // A closed pipe is not an error.
-    let _ = stdout().write_all(openapi::text(&document).as_bytes());
+    let _ = stdout().write_all(text.as_bytes());
 }

@@ -14,6 +14,7 @@ use super::{Failure, runtime};
 use crate::config::Config;
 use crate::quotas::{Party, Quotas};
 use crate::server::{providers, synthesis_settings};
+use crate::ssml::Ssml;
 use crate::synthesis::{MAX_TEXT_BYTES, SpeechConfig, Synthesizer, TtsConfig};
 
 /// Players that read a WAV file from standard input, in order of preference.
@@ -58,6 +59,9 @@ pub(super) struct Arguments {
     /// The provider's model
     #[arg(long, default_value = "")]
     model: String,
+    /// The text is a document of SSML
+    #[arg(long)]
+    ssml: bool,
 }
 
 pub(super) fn run(config: &Config, arguments: Arguments) -> Result<(), Failure> {
@@ -76,7 +80,10 @@ pub(super) fn run(config: &Config, arguments: Arguments) -> Result<(), Failure> 
     }
     let wire: TtsConfig = serde_json::from_value(wire).map_err(Failure::usage)?;
     let speech = wire.check().map_err(Failure::usage)?;
-    let sound = runtime()?.block_on(synthesize(config, speech, &text))?;
+    let document = arguments.ssml.then(|| Ssml::parse(&text));
+    let document = document.transpose().map_err(Failure::usage)?;
+    let said = (text.as_str(), document.as_ref());
+    let sound = runtime()?.block_on(synthesize(config, speech, said))?;
     match arguments.output {
         Some(file) if file.as_os_str() == "-" => {
             write_all(&mut stdout().lock(), &sound, "standard output")
@@ -139,17 +146,19 @@ fn format_of(file: &Path) -> Result<&'static str, Failure> {
 async fn synthesize(
     config: &Config,
     speech: SpeechConfig,
-    text: &str,
+    (text, document): (&str, Option<&Ssml>),
 ) -> Result<Vec<Bytes>, Failure> {
     let providers = Arc::new(providers(&config.settings).map_err(Failure::work)?);
     let mut settings = synthesis_settings(&config.settings, &Quotas::unlimited());
     // A one-off command needs no cache.
     settings.cache = None;
     let synthesizer = Synthesizer::open(providers, &settings).map_err(Failure::work)?;
-    let mut speech = synthesizer
-        .speak(speech, text, &Party::Operator)
-        .await
-        .map_err(Failure::work)?;
+    let party = Party::Operator;
+    let speech = match document {
+        Some(document) => synthesizer.speak_ssml(speech, document, &party).await,
+        None => synthesizer.speak(speech, text, &party).await,
+    };
+    let mut speech = speech.map_err(Failure::work)?;
     speech.whole().await.map_err(Failure::work)
 }
 

@@ -15,6 +15,7 @@ use crate::{server, telemetry};
 #[command(after_help = "Examples:\n  \
     vivavoce serve --host 0.0.0.0\n  \
     vivavoce serve --port 0 --data-dir /tmp/vivavoce\n  \
+    vivavoce serve --takeover\n  \
     PORT=8080 LOCAL_STT_URL=tcp://127.0.0.1:10300 vivavoce serve\n\n\
     SIGTERM or Ctrl-C ends it when running work is done; a second one at once. SIGHUP has it read its settings again.")]
 pub(super) struct Arguments {
@@ -30,6 +31,10 @@ pub(super) struct Arguments {
     /// Before it serves, fetch the default models that are not installed; goes on without them where it cannot
     #[arg(long)]
     fetch_models: bool,
+    /// Replace the server that runs with the same data folder, without refusing a connection; it ends when its sessions,
+    /// rooms and calls have
+    #[arg(long)]
+    takeover: bool,
     /// Fetch no models; wins over --fetch-models
     #[arg(long)]
     no_models: bool,
@@ -66,7 +71,8 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
     );
     let traces = traces.map_err(Failure::work)?;
     let read = move || server::settings::load(&again, file.as_deref());
-    let ended = server::run_reloading(&config, Arc::new(read)).map_err(Failure::work);
+    let ended =
+        server::run_reloading(&config, Arc::new(read), arguments.takeover).map_err(Failure::work);
     if let Some(traces) = traces {
         traces.finish();
     }

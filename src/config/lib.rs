@@ -63,9 +63,9 @@ pub use settings::{
 use settings::{Check, Reader};
 use value::SettingValue;
 pub use value::{
-    ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, MediaEncryption, Networks, Percent,
-    PortRange, RecordingBackend, RecordingLayout, RoomMode, RtcMode, Secret, SipTransport,
-    SocketAuth, VendorUrl,
+    ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, MediaEncryption, Networks,
+    OptionalPort, Percent, PortRange, RecordingBackend, RecordingLayout, RoomMode, RtcMode, Secret,
+    SipTransport, SocketAuth, VendorUrl,
 };
 
 /// Parses a settings file, for the fuzz target `settings_file`.

@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::endpoint::Endpoint;
 use super::value::{
     Addresses, ByteSize, HttpUrl, HttpUrls, JsonText, List, LogFormat, LogLevel, MediaEncryption,
-    Millis, Networks, Percent, PortRange, RecordingBackend, RecordingLayout, RoomMode, RtcMode,
-    Secret, SettingValue, SipTransport, SocketAuth, VendorUrl,
+    Millis, Networks, OptionalPort, Percent, PortRange, RecordingBackend, RecordingLayout,
+    RoomMode, RtcMode, Secret, SettingValue, SipTransport, SocketAuth, VendorUrl,
 };
 
 /// The declaration of a setting.
@@ -377,6 +377,23 @@ settings! {
         reconnect_seconds: Duration = "60", "rtc.reconnect_seconds", "RTC_RECONNECT_SECONDS", check not_nought;
         /// UDP port of embedded rooms; 0 picks a free one.
         udp_port: u16 = "7882", "rtc.udp_port", "RTC_UDP_PORT";
+        /// TCP port of embedded rooms, for clients whose network lets no UDP through; 0 picks a free one, `off` opens none. If
+        /// absent, 7881, or any that is free where that is taken or `rtc.udp_port` is 0.
+        tcp_port: Option<OptionalPort> = "", "rtc.tcp_port", "RTC_TCP_PORT";
+        /// UDP port of the embedded TURN server, for clients whose network lets nothing else through; 0 picks a free one. If
+        /// absent, it does not listen there.
+        turn_udp_port: Option<u16> = "", "rtc.turn.udp_port", "RTC_TURN_UDP_PORT";
+        /// TCP port of the TURN server; 0 picks a free one. If absent, it does not listen there.
+        turn_tcp_port: Option<u16> = "", "rtc.turn.tcp_port", "RTC_TURN_TCP_PORT";
+        /// TLS port of the TURN server, best 443; 0 picks a free one. If absent, it does not listen there. Needs
+        /// `rtc.turn.domain` and a certificate.
+        turn_tls_port: Option<u16> = "", "rtc.turn.tls_port", "RTC_TURN_TLS_PORT";
+        /// Name of the TURN server in its certificate, by which clients reach it over TLS; also its realm.
+        turn_domain: Option<String> = "", "rtc.turn.domain", "RTC_TURN_DOMAIN";
+        /// Certificate chain of the TURN server, PEM; default: that of `server.tls.cert`.
+        turn_tls_cert: Option<PathBuf> = "", "rtc.turn.tls_cert", "RTC_TURN_TLS_CERT";
+        /// Its private key, PEM; default: that of `server.tls.key`.
+        turn_tls_key: Option<PathBuf> = "", "rtc.turn.tls_key", "RTC_TURN_TLS_KEY";
         /// Addresses that embedded rooms advertise to their clients; default: those of all interfaces.
         advertised_addresses: Addresses = "", "rtc.advertised_addresses", "RTC_ADVERTISED_ADDRESSES";
         /// Participants per embedded room, whatever limit the room was created with.
@@ -535,8 +552,11 @@ settings! {
 
     /// State shared by replicas.
     redis: Redis {
-        /// Redis server through which replicas share hooks, `redis://` or `rediss://`.
+        /// Redis server through which replicas share hooks and find each other's sessions, `redis://` or `rediss://`.
         url: Option<Secret> = "", "redis.url", "REDIS_URL";
+        /// The URL at which other replicas reach this server. If absent, the address at which it listens, or from which it
+        /// reaches Redis.
+        replica_url: Option<HttpUrl> = "", "redis.replica_url", "REDIS_REPLICA_URL";
     }
 }
 

@@ -194,6 +194,25 @@ impl SettingValue for u16 {
     }
 }
 
+/// A port that need not be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OptionalPort {
+    /// None is opened.
+    Off,
+    /// This one; 0: any that is free.
+    At(u16),
+}
+
+impl SettingValue for OptionalPort {
+    const SHAPE: &'static str = "a port number from 0 to 65535, or off";
+    fn parse(text: &str) -> Option<Self> {
+        if text == "off" {
+            return Some(Self::Off);
+        }
+        text.parse().ok().map(Self::At)
+    }
+}
+
 impl SettingValue for usize {
     const SHAPE: &'static str = "a whole number from 0";
     fn parse(text: &str) -> Option<Self> {

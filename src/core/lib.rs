@@ -6,7 +6,8 @@
 //! * **Input.** [`json`] deserialises JSON from outside with errors that name the field and never repeat the value;
 //!   [`phone`], [`host_name`] and [`stream_id`] parse names once, at the edge, into types that are trusted inside.
 //! * **Text.** [`sentences`] splits text that a language model writes token by token into pieces that can be synthesised
-//!   one by one, at most 300 characters (about 20 seconds of speech) each.
+//!   one by one, at most 300 characters (about 20 seconds of speech) each;
+//!   [`ssml`] reads documents that say how a text is spoken.
 //! * **Who is counted.** [`party`] has the tenant id and the subject that quotas are counted for.
 //! * **Connections to other servers.** [`tls_roots`] are the certificate authorities that are trusted beside the system's;
 //!   [`egress_policy`] decides which addresses may be connected to when somebody else supplied the URL.
@@ -58,6 +59,7 @@ pub mod process;
 pub mod provider_error;
 pub mod sdp;
 pub mod sentences;
+pub mod ssml;
 pub mod stream_id;
 pub mod tls_roots;
 pub mod token_bucket;

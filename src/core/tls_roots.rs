@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use reqwest::{Certificate, Client, ClientBuilder};
+use reqwest::{Certificate, Client, ClientBuilder, redirect};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -52,6 +52,18 @@ impl Authorities {
     pub fn client(&self) -> ClientBuilder {
         let known = |der: &CertificateDer<'static>| Certificate::from_der(der).ok();
         Client::builder().tls_certs_merge(self.0.iter().filter_map(known))
+    }
+
+    /// The same for WebSockets that this server opens: to exactly the address that is given, over a connection of its own.
+    pub fn websocket_client(&self) -> ClientBuilder {
+        self.client()
+            .user_agent(concat!("vivavoce/", env!("CARGO_PKG_VERSION")))
+            .redirect(redirect::Policy::none())
+            // A proxy would connect to addresses that were not checked.
+            .no_proxy()
+            // Each socket has a connection of its own.
+            .pool_max_idle_per_host(0)
+            .http1_only()
     }
 
     /// The certificates of the file.

@@ -28,8 +28,8 @@ const SEGMENT_WORDS: usize = 20;
 const SHORTEST_SILENCE: Duration = Duration::from_millis(20);
 /// The shortest sound that is taken for a voice.
 const VOICE: Duration = Duration::from_millis(40);
-/// How long a local engine may take for what it was asked to make final.
-const FINALIZING: Duration = Duration::from_secs(3);
+/// How long a local engine may take for what it was asked to make final, also of sound that came at once, on a busy machine.
+const FINALIZING: Duration = Duration::from_secs(15);
 /// What the local recogniser hears.
 const LOCAL_RATE: SampleRate = SampleRate::HZ_16000;
 

@@ -59,7 +59,7 @@ pub use configured::Configured;
 use file::HookFile;
 pub use host::Host;
 pub use owners::{CallOwners, TenantNumbers};
-use shared::{Shared, SharedError};
+use shared::Shared;
 use table::{Added, Change, Table};
 pub use table::{Hook, HookError, RequestedHook};
 pub use url::MAX_URL_BYTES;
@@ -67,6 +67,7 @@ pub use url::MAX_URL_BYTES;
 use vivavoce_auth::{Access, TenantId};
 use vivavoce_config::{Secret, Settings};
 use vivavoce_core::backoff::Backoff;
+use vivavoce_replicas::{self as replicas, SharedError};
 
 /// How often a change is retried because another server was faster …
 const MAX_ATTEMPTS: u64 = 32;
@@ -84,7 +85,7 @@ const BACKOFF: Backoff = Backoff::doubling(Duration::from_millis(800), Duration:
 /// Problems with the settings of hooks.
 pub fn problems(settings: &Settings) -> Vec<String> {
     let mut problems = Configured::new(settings).err().unwrap_or_default();
-    let redis = settings.redis.url.as_ref().and_then(shared::problem);
+    let redis = settings.redis.url.as_ref().and_then(replicas::problem);
     problems.extend(redis.map(|problem| format!("redis.url: {problem}")));
     let sip = &settings.sip;
     if let Err(wrong) = TenantNumbers::read(sip.tenant_numbers.as_ref()) {

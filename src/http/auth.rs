@@ -154,7 +154,7 @@ pub(super) fn stranger(request: &HttpRequest) -> Option<std::net::IpAddr> {
     limits.and_then(|limits| limits.stranger(request))
 }
 
-fn credentials(request: &HttpRequest) -> Credentials<'_> {
+pub(super) fn credentials(request: &HttpRequest) -> Credentials<'_> {
     let headers = request.headers().get_all(header::AUTHORIZATION);
     Credentials {
         authorization: headers.map(header::HeaderValue::as_bytes).collect(),

@@ -85,12 +85,16 @@ pub fn twirp_json(input: &[u8]) {
     let _trunk = Wire::Json.read::<proto::CreateSipOutboundTrunkRequest>(input);
     let _rule = Wire::Json.read::<proto::CreateSipDispatchRuleRequest>(input);
     let _call = Wire::Json.read::<proto::CreateSipParticipantRequest>(input);
+    let _worker = Wire::Json.read::<proto::WorkerMessage>(input);
+    let _dispatch = Wire::Json.read::<proto::CreateAgentDispatchRequest>(input);
 }
 
 /// What LiveKit's server SDKs send.
 pub fn twirp_json_samples() -> Vec<Vec<u8>> {
     [
         r#"{"name":"kitchen","emptyTimeout":300,"maxParticipants":8,"metadata":"{\"a\":1}"}"#,
+        r#"{"availability":{"jobId":"AJ_1","available":true,"participantAttributes":{"a":"b"}}}"#,
+        r#"{"room":"kitchen","agentName":"cook","metadata":"m","attributes":{"a":"b"}}"#,
         r#"{"room":"kitchen","data":"aGVsbG8=","kind":"RELIABLE","destinationIdentities":["ann"],"topic":"t"}"#,
         r#"{"room":"kitchen","identity":"ann","metadata":"m","permission":{"canPublish":true,"canSubscribe":true},"attributes":{"a":"b"}}"#,
         r#"{"trunk":{"name":"t","address":"gateway.example:5060","transport":"SIP_TRANSPORT_UDP","numbers":["+14155550100"],"authUsername":"u","authPassword":"p"}}"#,

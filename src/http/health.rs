@@ -1,5 +1,6 @@
 //! `GET /`, `/healthz` and `/readyz`: liveness and readiness.
 
+use actix_web::http::header;
 use actix_web::{HttpResponse, web};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -25,9 +26,12 @@ impl Health {
     }
 }
 
-/// `GET /` and `GET /healthz`: 200 whenever the server is running.
+/// `GET /` and `GET /healthz`: 200 whenever the server is running. Any page may read it: LiveKit's client for browsers asks
+/// here whether a server is there (`prepareConnection`).
 pub async fn alive() -> HttpResponse {
-    HttpResponse::Ok().json(Health::of("OK"))
+    HttpResponse::Ok()
+        .insert_header((header::ACCESS_CONTROL_ALLOW_ORIGIN, "*"))
+        .json(Health::of("OK"))
 }
 
 /// `GET /readyz`: 200 if the server accepts new work, 503 while it drains.

@@ -25,9 +25,10 @@
 //! # Other interfaces
 //!
 //! `GET /ws` opens a session over a WebSocket ([`socket`] is a crate of its own). `/rtc` is the signalling endpoint of
-//! embedded rooms, and `/twirp/…` LiveKit's server API; both use LiveKit's tokens. `/openapi.json` is generated from the
+//! embedded rooms, `/agent` that of agent workers, and `/twirp/…` LiveKit's server API; all use LiveKit's tokens. `/openapi.json` is generated from the
 //! types that handlers read and write.
 
+mod agent_workers;
 mod auth;
 mod body;
 mod body_chunks;
@@ -38,6 +39,7 @@ mod docs;
 mod entries;
 mod error;
 mod fields;
+mod former;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
 pub mod handshake;
@@ -70,12 +72,14 @@ pub use cors::{Origins, allow as allow_origins};
 pub use entries::{Bounds, Callers, Entry, Reads};
 use entries::{Endpoint, Handling, at};
 pub use error::{ApiError, Code};
+pub use former::{AtFormer, SuccessorKey, ask_former, check_successor};
 pub use host::{AllowedHosts, check as check_host};
 pub use limits::{Limits, by_address as limit_by_address};
 pub use listen::Listen;
 pub use metrics::serve_alone as serve_metrics_alone;
 pub use requests::observe;
 pub use state::AppState;
+pub use twirp::livekit_api_page;
 pub use vivavoce_core::listener_tls as tls;
 pub use vivavoce_socket as socket;
 pub use ws::Sockets;
@@ -119,6 +123,12 @@ fn livekit_endpoints() -> Vec<Endpoint> {
     };
     for slashes in ["/", "//"] {
         let under = |path| at(format!("{slashes}{path}"));
+        let workers = signed(public(agent_workers::connect)).with_messages(
+            agent_workers::MAX_MESSAGE_BYTES,
+            "30s",
+            "limits.connections",
+        );
+        endpoints.push(under("agent").on(Method::GET, workers));
         endpoints.extend([
             under("rtc").on(Method::GET, socket(public(signal::two_connections))),
             under("rtc/v1").on(Method::GET, socket(public(signal::one_connection))),

@@ -119,6 +119,11 @@ impl Limits {
         self.proxies.caller(request).map(network)
     }
 
+    /// Where a request comes from.
+    pub fn address(&self, request: &HttpRequest) -> Option<IpAddr> {
+        self.proxies.caller(request)
+    }
+
     /// The same while authentication is off: loopback clients and trusted proxies do not count as strangers.
     pub fn stranger(&self, request: &HttpRequest) -> Option<IpAddr> {
         let address = self.proxies.caller(request)?;

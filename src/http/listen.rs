@@ -22,15 +22,11 @@ use actix_web::body::MessageBody;
 use actix_web::dev::{AppConfig, Extensions, Server};
 use actix_web::rt::net::TcpStream;
 use rustls::ServerConfig;
-use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use super::connections::{Connections, Pipelined, TrackedStream};
 use vivavoce_socket as socket;
-
-/// The backlog of the listening socket.
-const BACKLOG: i32 = 1024;
 
 /// How long closing a connection may take after its last response.
 const DISCONNECTING: Duration = Duration::from_secs(1);
@@ -40,8 +36,8 @@ const SILENT: Duration = Duration::from_secs(5);
 
 /// How to listen.
 pub struct Listen {
-    /// The address.
-    pub address: SocketAddr,
+    /// A socket that listens.
+    pub listener: TcpListener,
     /// The TLS configuration, if any.
     pub tls: Option<ServerConfig>,
     /// The number of worker threads.
@@ -64,7 +60,7 @@ pub struct Entrance {
 }
 
 impl Listen {
-    /// Binds the address and creates the server. Returns the bound address and the server, which runs when awaited.
+    /// Creates the server. Returns its address and the server, which runs when awaited.
     pub fn serve<F, I, S, B>(self, app: F) -> io::Result<(SocketAddr, Server)>
     where
         F: Fn() -> I + Send + Clone + 'static,
@@ -77,7 +73,7 @@ impl Listen {
         S::Service: 'static,
         B: MessageBody + 'static,
     {
-        let listener = bind(self.address)?;
+        let listener = self.listener;
         let address = listener.local_addr()?;
         let entrance = Entrance {
             secure: self.tls.is_some(),
@@ -211,16 +207,4 @@ where
             }
         }
     })
-}
-
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(socket2::Protocol::TCP),
-    )?;
-    socket.set_reuse_address(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
 }

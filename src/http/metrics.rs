@@ -1,7 +1,7 @@
 //! `GET /metrics`, on the main listener or at an address of its own.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use actix_web::dev::Server;
@@ -39,12 +39,12 @@ async fn page() -> Result<HttpResponse, ApiError> {
         .body(page))
 }
 
-/// Listens at an address that serves only the metrics, without authentication. Returns the bound address and the
-/// server, which runs when awaited.
-pub fn serve_alone(address: SocketAddr, settings: &Settings) -> io::Result<(SocketAddr, Server)> {
+/// Serves only the metrics, without authentication. Returns the address and the server, which runs when awaited.
+pub fn serve_alone(listener: TcpListener, settings: &Settings) -> io::Result<(SocketAddr, Server)> {
+    let address = listener.local_addr()?;
     let hosts = web::Data::new(AllowedHosts::new(settings, address.ip(), true));
     let listen = Listen {
-        address,
+        listener,
         tls: None,
         workers: 1,
         max_connections: MAX_CONNECTIONS,

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::body::{self, JsonBody};
 use super::error::{ApiError, Code};
 use super::fields::required;
+use super::former::SuccessorKey;
 use super::limits;
 use super::listen::Entrance;
 use super::state::AppState;
@@ -20,6 +21,7 @@ use crate::auth::Entered;
 use vivavoce_actors::registry::rooms::{
     Admit, CheckSignature, ListRooms, MuteTrack, RemoveParticipant, RoomsError, ShowRoom, TakeEvent,
 };
+use vivavoce_replicas::ROOMS_URL;
 use vivavoce_seams::{EventError, RoomError, RoomErrorKind, SignedEvent};
 
 /// Body of `POST /rtc/token`.
@@ -259,6 +261,9 @@ pub async fn token(
 
 /// The URL of this server's own rooms: where the request has just reached this server.
 pub(super) fn own_url(request: &HttpRequest) -> String {
+    if let Some(url) = told_by_successor(request) {
+        return url;
+    }
     let host = request.headers().get(header::HOST);
     let host = host.and_then(|host| host.to_str().ok());
     let entrance = request.conn_data::<Entrance>();
@@ -271,6 +276,14 @@ pub(super) fn own_url(request: &HttpRequest) -> String {
         (None, Some(entrance)) => format!("{scheme}://{}", entrance.address),
         (None, None) => format!("{scheme}://localhost"),
     }
+}
+
+/// The same where the server that replaces this one passes it on: clients know only that one.
+fn told_by_successor(request: &HttpRequest) -> Option<String> {
+    let key = request.app_data::<web::Data<SuccessorKey>>()?;
+    key.0.as_ref()?;
+    let url = request.headers().get(ROOMS_URL)?;
+    url.to_str().ok().map(str::to_owned)
 }
 
 /// Lists rooms.

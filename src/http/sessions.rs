@@ -1,8 +1,9 @@
-//! `GET /sessions` and `DELETE /sessions/{stream_id}`: live sessions and telephone calls.
+//! `GET /sessions` and `DELETE /sessions/{stream_id}`: live sessions, telephone calls, agent workers and their jobs.
 
 use std::time::Duration;
 
 use actix_web::web;
+use livekit_protocol::JobType;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -13,6 +14,8 @@ use crate::auth::Entered;
 use vivavoce_actors::registry::calls::{CallInfo, ListCalls};
 use vivavoce_actors::registry::sessions::{EndByName, ListSessions, NotEnded, SessionInfo};
 use vivavoce_actors::session::StreamId;
+use vivavoce_rooms::AgentViews;
+use vivavoce_rooms::dispatch::{JobView, WorkerView};
 
 /// How long ending a session may take; longer than it takes to play out its last words.
 const PATIENCE: Duration = Duration::from_secs(8);
@@ -23,6 +26,109 @@ pub struct SessionList {
     sessions: Vec<SessionInfo>,
     /// Telephone calls, including those that ended in the last minute.
     calls: Vec<CallInfo>,
+    /// Agent workers that have registered with embedded rooms.
+    agent_workers: Vec<AgentWorker>,
+    /// Jobs of agents that have not ended.
+    agent_jobs: Vec<AgentJob>,
+}
+
+/// An agent worker. Times are Unix milliseconds.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct AgentWorker {
+    /// Its id.
+    worker_id: String,
+    /// The name of its agent; empty for the unnamed one, which is dispatched automatically.
+    agent_name: String,
+    /// The namespace, which may be empty.
+    namespace: String,
+    /// What its jobs are for.
+    #[schemars(extend("enum" = ["room", "publisher", "participant"]))]
+    job_type: &'static str,
+    /// The version of its SDK.
+    version: String,
+    /// Whether it takes jobs.
+    #[schemars(extend("enum" = ["available", "full", "draining"]))]
+    status: &'static str,
+    /// As it told last, from 0 to 1.
+    load: f32,
+    /// The number of its jobs.
+    jobs: usize,
+    /// When it connected.
+    connected_at: i64,
+}
+
+/// A job of an agent. Times are Unix milliseconds.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct AgentJob {
+    /// Its id.
+    job_id: String,
+    /// The dispatch that it comes from.
+    dispatch_id: String,
+    /// The name of the agent, which may be empty.
+    agent_name: String,
+    /// What it is for.
+    #[schemars(extend("enum" = ["room", "publisher", "participant"]))]
+    job_type: &'static str,
+    /// The room.
+    room_name: String,
+    /// The participant that it is for; null where it is for the room.
+    participant_identity: Option<String>,
+    /// The identity of the agent in the room; null before the job is assigned.
+    agent_identity: Option<String>,
+    /// How far it is.
+    #[schemars(extend("enum" = ["waiting", "offered", "assigned", "running", "leaving"]))]
+    state: &'static str,
+    /// The worker that was asked, or does it; null where there is none.
+    worker_id: Option<String>,
+    /// When it was created.
+    created_at: i64,
+}
+
+const fn job_type(kind: JobType) -> &'static str {
+    match kind {
+        JobType::JtRoom => "room",
+        JobType::JtPublisher => "publisher",
+        JobType::JtParticipant => "participant",
+    }
+}
+
+impl From<WorkerView> for AgentWorker {
+    fn from(worker: WorkerView) -> Self {
+        Self {
+            worker_id: worker.id,
+            agent_name: worker.agent_name,
+            namespace: worker.namespace,
+            job_type: job_type(worker.kind),
+            version: worker.version,
+            status: match worker {
+                WorkerView { draining: true, .. } => "draining",
+                WorkerView {
+                    available: true, ..
+                } => "available",
+                _ => "full",
+            },
+            load: worker.load,
+            jobs: worker.jobs,
+            connected_at: worker.connected_ms,
+        }
+    }
+}
+
+impl From<JobView> for AgentJob {
+    fn from(job: JobView) -> Self {
+        Self {
+            job_id: job.id,
+            dispatch_id: job.dispatch_id,
+            agent_name: job.agent_name,
+            job_type: job_type(job.kind),
+            room_name: job.room_name,
+            participant_identity: job.participant_identity,
+            agent_identity: job.agent_identity,
+            state: job.state,
+            worker_id: job.worker_id,
+            created_at: job.created_ms,
+        }
+    }
 }
 
 /// Response of `DELETE /sessions/{stream_id}`.
@@ -33,7 +139,7 @@ pub struct Ended {
     stream_id: StreamId,
 }
 
-/// Lists configured sessions, and calls.
+/// Lists configured sessions, calls, agent workers and jobs.
 pub async fn list(
     Entered(access): Entered,
     state: web::Data<AppState>,
@@ -42,9 +148,19 @@ pub async fn list(
         access: access.clone(),
     };
     let calls = state.calls.send(calls).await?;
+    let agents = match &state.embedded_rooms {
+        // Rooms that have stopped have none.
+        Some(rooms) => rooms.agents(access.clone()).await.unwrap_or_default(),
+        None => AgentViews::default(),
+    };
     let list = state.sessions.send(ListSessions { access }).await;
     let sessions = list?;
-    Ok(web::Json(SessionList { sessions, calls }))
+    Ok(web::Json(SessionList {
+        sessions,
+        calls,
+        agent_workers: agents.workers.into_iter().map(AgentWorker::from).collect(),
+        agent_jobs: agents.jobs.into_iter().map(AgentJob::from).collect(),
+    }))
 }
 
 /// Ends a session, and responds when it has ended.

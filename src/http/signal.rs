@@ -11,6 +11,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use actix_ws::{AggregatedMessage, CloseCode, CloseReason};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
+use super::former::AtFormer;
 use super::state::AppState;
 use super::{auth, limits};
 use vivavoce_rooms::{Admission, Connection, Now, Refusal, RoomServer, Route, admit};
@@ -71,24 +72,47 @@ pub async fn preflight() -> HttpResponse {
 }
 
 async fn validate(route: Route, state: &AppState, request: &HttpRequest) -> HttpResponse {
-    match admission(route, state, request).await {
-        Ok(_) => plain(StatusCode::OK, "success"),
+    let (rooms, admission) = match admission(route, state, request) {
+        Ok(admitted) => admitted,
+        Err(refusal) => return refused(&refusal),
+    };
+    if let Some(former) = where_it_is(state, &admission.room) {
+        return former.pass(request).await;
+    }
+    match rooms.check(&admission).await {
+        Ok(()) => plain(StatusCode::OK, "success"),
         Err(refusal) => refused(&refusal),
     }
 }
 
-async fn admission<'a>(
+/// The server that this one replaces, if the room is there.
+fn where_it_is<'s>(state: &'s AppState, room: &str) -> Option<&'s AtFormer> {
+    let former = state.former.as_ref();
+    former.filter(|former| former.has_room(room))
+}
+
+/// The embedded rooms, as long as somebody may come.
+pub(super) fn open_rooms(state: &AppState) -> Result<&RoomServer, Refusal> {
+    let rooms = state.embedded_rooms.as_ref();
+    let rooms = rooms.ok_or_else(|| Refusal::new(404, "this server has no embedded rooms"))?;
+    if state.refuses() {
+        return Err(Refusal::new(503, "the server is stopping; try another"));
+    }
+    Ok(rooms)
+}
+
+pub(super) fn authorization(request: &HttpRequest) -> Option<&str> {
+    let header = request.headers().get(header::AUTHORIZATION);
+    header.and_then(|value| value.to_str().ok())
+}
+
+fn admission<'a>(
     route: Route,
     state: &'a AppState,
     request: &HttpRequest,
 ) -> Result<(&'a RoomServer, Admission), Refusal> {
-    let rooms = state.embedded_rooms.as_ref();
-    let rooms = rooms.ok_or_else(|| Refusal::new(404, "this server has no embedded rooms"))?;
-    if state.draining.is_cancelled() {
-        return Err(Refusal::new(503, "the server is stopping; try another"));
-    }
-    let authorization = request.headers().get(header::AUTHORIZATION);
-    let authorization = authorization.and_then(|value| value.to_str().ok());
+    let rooms = open_rooms(state)?;
+    let authorization = authorization(request);
     let admission = admit(
         route,
         request.query_string(),
@@ -102,7 +126,6 @@ async fn admission<'a>(
         party: admission.claims.principal().party(stranger),
         ..admission
     };
-    rooms.check(&admission).await?;
     Ok((rooms, admission))
 }
 
@@ -115,10 +138,16 @@ async fn join(
     if !request.headers().contains_key(header::UPGRADE) {
         return plain(StatusCode::NOT_FOUND, "this is a WebSocket");
     }
-    let (rooms, admission) = match admission(route, state, request).await {
+    let (rooms, admission) = match admission(route, state, request) {
         Ok(admitted) => admitted,
         Err(refusal) => return refused(&refusal),
     };
+    let former = where_it_is(state, &admission.room);
+    if former.is_none()
+        && let Err(refusal) = rooms.check(&admission).await
+    {
+        return refused(&refusal);
+    }
     // Only joining is limited, not asking whether one might.
     let principal = admission.claims.principal();
     let party = principal.party(None);
@@ -128,6 +157,9 @@ async fn join(
             .head_mut()
             .set_connection_type(ConnectionType::Close);
         return response;
+    }
+    if let Some(former) = former {
+        return former.carry(request, payload).await;
     }
     let (response, session, messages) = match actix_ws::handle(request, payload) {
         Ok(socket) => socket,
@@ -214,12 +246,12 @@ async fn carry(
     }
 }
 
-fn refused(refusal: &Refusal) -> HttpResponse {
+pub(super) fn refused(refusal: &Refusal) -> HttpResponse {
     let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     plain(status, &refusal.text)
 }
 
-fn plain(status: StatusCode, text: &str) -> HttpResponse {
+pub(super) fn plain(status: StatusCode, text: &str) -> HttpResponse {
     HttpResponse::build(status)
         .content_type("text/plain; charset=utf-8")
         .insert_header((header::ACCESS_CONTROL_ALLOW_ORIGIN, "*"))

@@ -15,8 +15,9 @@ use super::state::AppState;
 use crate::auth::Entered;
 use vivavoce_audio::{AudioFormat, Encoding};
 use vivavoce_auth::Access;
+use vivavoce_core::ssml::Ssml;
 use vivavoce_synthesis::{
-    InvalidField, MAX_TEXT_BYTES, Speech, SpeechConfig, SynthesisError, TtsConfig,
+    InvalidField, MAX_TEXT_BYTES, Speech, SpeechConfig, SynthesisError, TextType, TtsConfig,
 };
 
 const AUDIO_FORMAT: HeaderName = HeaderName::from_static("x-audio-format");
@@ -33,6 +34,9 @@ pub struct SpeakRequest {
     /// The text, at most 32 KiB.
     #[schemars(required, length(min = 1, max = MAX_TEXT_BYTES), regex(pattern = r"\S"))]
     text: Option<String>,
+    /// What the text is; `ssml` is a document for a provider that takes it.
+    #[schemars(extend("default" = "plain"))]
+    text_type: Option<TextType>,
     /// How to synthesise it.
     #[schemars(with = "TtsConfig")]
     tts_config: Option<TtsConfig>,
@@ -54,8 +58,19 @@ pub async fn speak(
     body: JsonBody<SpeakRequest>,
 ) -> Result<HttpResponse, ApiError> {
     let work = state.begin_work()?;
-    let JsonBody(SpeakRequest { text, tts_config }) = body;
+    let JsonBody(SpeakRequest {
+        text,
+        text_type,
+        tts_config,
+    }) = body;
     let text = check_text(text)?;
+    let document = match text_type.unwrap_or_default() {
+        TextType::Plain => None,
+        TextType::Ssml => Some(
+            Ssml::parse(&text)
+                .map_err(|error| ApiError::new(Code::InvalidRequest, format!("text: {error}")))?,
+        ),
+    };
     let tts_config =
         tts_config.ok_or_else(|| ApiError::new(Code::InvalidRequest, "tts_config: is required"))?;
     let config = tts_config
@@ -67,7 +82,12 @@ pub async fn speak(
         return Err(ApiError::new(Code::InvalidRequest, problem));
     }
     state.synthesizer.check(&config)?;
-    let (cached, sound) = say(&state, &config, &text, &access, query.stream).await?;
+    if let Some(document) = &document {
+        let checked = state.synthesizer.check_ssml(&config, document);
+        checked.map_err(SynthesisError::from)?;
+    }
+    let said = (text.as_str(), document.as_ref());
+    let (cached, sound) = say(&state, &config, said, &access, query.stream).await?;
     let mut response = HttpResponse::Ok();
     response
         .insert_header((header::CONTENT_TYPE, content_type(&request, format)))
@@ -131,7 +151,7 @@ enum Sound {
 async fn say(
     state: &AppState,
     config: &SpeechConfig,
-    text: &str,
+    (text, document): (&str, Option<&Ssml>),
     access: &Access,
     as_it_comes: bool,
 ) -> Result<(bool, Sound), ApiError> {
@@ -139,8 +159,15 @@ async fn say(
     let mut choices = config.choices().into_iter().peekable();
     while let Some(choice) = choices.next() {
         let said = async {
-            let speech = state.synthesizer.speak(choice, text, party);
-            let mut speech = speech.await?;
+            let synthesizer = &state.synthesizer;
+            let mut speech = match document {
+                Some(document) if synthesizer.takes_ssml(&choice).is_some() => {
+                    synthesizer.speak_ssml(choice, document, party).await?
+                }
+                // A fallback that takes no documents says what is in them.
+                Some(document) => synthesizer.speak(choice, document.text(), party).await?,
+                None => synthesizer.speak(choice, text, party).await?,
+            };
             let cached = speech.cached;
             let sound = if as_it_comes {
                 let first = speech.next().await.transpose()?;

@@ -9,6 +9,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::error::{ApiError, Code};
+use super::former::AtFormer;
 use vivavoce_actors::registry::calls::CallRegistry;
 use vivavoce_actors::registry::hooks::HookRegistry;
 use vivavoce_actors::registry::rooms::RoomRegistry;
@@ -41,6 +42,8 @@ pub struct AppState {
     pub hooks: Addr<HookRegistry>,
     /// The embedded SFU; `None` if rooms are elsewhere or off.
     pub embedded_rooms: Option<RoomServer>,
+    /// The server that this one replaces.
+    pub former: Option<AtFormer>,
     /// The SIP trunks of the embedded rooms.
     pub trunks: Option<Arc<Trunks>>,
     /// The recordings; `None` if recording is off.
@@ -49,14 +52,22 @@ pub struct AppState {
     pub models: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     /// Cancelled when the server begins to stop.
     pub draining: CancellationToken,
+    /// Cancelled once another server has taken over: what still comes here came over connections from before, and nobody else
+    /// can answer it.
+    pub given: CancellationToken,
     /// Work in progress; the server stops when it is finished.
     pub work: TaskTracker,
 }
 
 impl AppState {
+    /// Whether whoever comes now is refused: others can go to another server.
+    pub fn refuses(&self) -> bool {
+        self.draining.is_cancelled() && !self.given.is_cancelled()
+    }
+
     /// Starts work that the server waits for before it stops; refused while it drains.
     pub fn begin_work(&self) -> Result<TaskTrackerToken, ApiError> {
-        if self.draining.is_cancelled() {
+        if self.refuses() {
             let message = "the server is stopping; try another";
             let patience = Duration::from_secs(1);
             return Err(ApiError::new(Code::Overloaded, message).retry_after(patience));

@@ -15,6 +15,7 @@ use super::state::AppState;
 use vivavoce_actors::session::{self, Caller, Places, SessionServices};
 use vivavoce_config::Settings;
 use vivavoce_quotas::Share;
+use vivavoce_replicas::{FORWARDED, Handshake, Replicas};
 use vivavoce_socket::{self as socket, Backlog, MessageBudget, SocketSettings};
 
 /// What `GET /ws` needs besides [`AppState`].
@@ -74,15 +75,19 @@ pub async fn open(
 ) -> actix_web::Result<HttpResponse> {
     let (access, pass) = auth::at_socket(&state, &request).await?;
     // A session that waits for its client has its place, and its share of a drain. Looked for only where there is none.
-    let may_resume = || sockets.services.resumes.has_one_of(&access);
-    let work = match state.begin_work() {
-        Err(_) if may_resume() => state.work.token(),
-        work => work?,
+    // Sessions of other replicas have theirs there.
+    let replicas = sockets.services.replicas.as_deref();
+    let replicas = replicas.filter(|replicas| replicas.has_others());
+    let may_resume = || replicas.is_some() || sockets.services.resumes.has_one_of(&access);
+    let (work, may_begin) = match state.begin_work() {
+        Err(_) if may_resume() => (state.work.token(), false),
+        work => (work?, true),
     };
     limits.admit_tenant(&access)?;
     let session = match limits.session(&access) {
+        Ok(place) => may_begin.then_some(place),
         Err(_) if may_resume() => None,
-        place => Some(place?),
+        Err(refused) => return Err(refused.into()),
     };
     let places = Places {
         session,
@@ -91,15 +96,33 @@ pub async fn open(
     };
     let key = limits.party(&request);
     request.extensions_mut().insert(key);
+    let own_url = rtc::own_url(&request);
     let caller = Caller {
         access,
         pass,
         request_id: RequestId::of(&request),
-        own_url: rtc::own_url(&request),
+        handshake: replicas
+            .filter(|replicas| may_pass_on(replicas, &request))
+            .map(|_| handshake_of(&request, &limits).with_rooms_url(&own_url)),
+        own_url,
     };
     let services = Arc::clone(&sockets.services);
     socket::open(&request, payload, &sockets.settings, |writer| {
         session::open(services, places, caller, writer)
     })
     .map_err(handshake::refused)
+}
+
+/// Whether this socket may go on at another replica.
+fn may_pass_on(replicas: &Replicas, request: &HttpRequest) -> bool {
+    let forwarded = request.headers().get(FORWARDED);
+    forwarded.is_none_or(|replica| replicas.passes_on(replica.as_bytes()))
+}
+
+/// How this socket was opened, for another replica.
+fn handshake_of(request: &HttpRequest, limits: &Limits) -> Handshake {
+    let headers = request.headers().iter();
+    let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
+    let authorization = auth::credentials(request).bearer();
+    Handshake::new(headers, authorization, limits.address(request))
 }

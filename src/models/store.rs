@@ -183,7 +183,13 @@ impl Store {
         let mut paths = Vec::new();
         paths_in(&folder, "", 0, &mut paths);
         paths.sort_unstable();
-        let own = |path: &str| path == MANIFEST || model.files().any(|file| file.path == path);
+        // Nor are those foreign that an older catalogue has fetched and this one does without.
+        let fetched = manifest(&folder).unwrap_or_default().files;
+        let own = |path: &str| {
+            path == MANIFEST
+                || model.files().any(|file| file.path == path)
+                || fetched.contains_key(path)
+        };
         let foreign = paths.into_iter().filter(|path| !own(path));
         problems.extend(foreign.map(|path| Problem::Foreign { path }));
         problems
@@ -407,6 +413,31 @@ mod tests {
         let text = fs::read_to_string(folder.join(MANIFEST)).unwrap();
         fs::write(folder.join(MANIFEST), text.replace("ba78", "0000")).unwrap();
         assert_eq!(store.installed("m"), None);
+    }
+
+    #[test]
+    fn a_file_that_an_older_catalogue_has_fetched_does_no_harm() {
+        const OLDER: &str = r#"        {"path": "older", "size": 1, "sources": [],
+                "sha256": "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"},
+            {"path": "b/c""#;
+        let root = tempfile::tempdir().unwrap();
+        let older = CATALOGUE.replacen(r#"{"path": "b/c""#, OLDER, 1);
+        let older = Store::with_catalogue(root.path(), Catalogue::parse(&older).unwrap());
+        let folder = root.path().join("m");
+        fill(&folder);
+        fs::write(folder.join("older"), "a").unwrap();
+        Store::write_manifest(&folder, older.catalogue().model("m").unwrap()).unwrap();
+        let store = store(root.path());
+        let model = store.catalogue().model("m").unwrap();
+        assert_eq!(store.state(model), State::Installed);
+        assert_eq!(store.verify(model), []);
+        fs::write(folder.join("strange"), "").unwrap();
+        assert_eq!(
+            said(&store.verify(model)),
+            ["strange is not a file of this model"]
+        );
+        assert!(store.remove("m").unwrap());
+        assert!(!folder.exists());
     }
 
     #[test]

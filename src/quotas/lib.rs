@@ -71,6 +71,10 @@ pub enum Kind {
     Rooms,
     /// Participants of embedded rooms.
     Participants,
+    /// Agent workers.
+    AgentWorkers,
+    /// Jobs of agents that have not ended.
+    AgentJobs,
     /// Telephone calls.
     Calls,
     /// Session WebSockets.
@@ -106,6 +110,8 @@ pub const TABLE: &[Row] = &[
     Row { kind: Kind::Connections, name: "connections", whole: "limits.connections" },
     Row { kind: Kind::Rooms, name: "rooms", whole: "limits.rooms" },
     Row { kind: Kind::Participants, name: "participants", whole: "limits.participants" },
+    Row { kind: Kind::AgentWorkers, name: "agent_workers", whole: "1,000" },
+    Row { kind: Kind::AgentJobs, name: "agent_jobs", whole: "10,000" },
     Row { kind: Kind::Calls, name: "calls", whole: "sip.max_calls" },
     Row { kind: Kind::Sessions, name: "sessions", whole: "limits.sessions" },
     Row { kind: Kind::Syntheses, name: "syntheses", whole: "limits.syntheses" },

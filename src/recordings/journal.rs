@@ -5,9 +5,12 @@
 //! `session.json` (the metadata at the start), `audio.ogg`, `transcript.jsonl` and, once it is finished,
 //! `metadata.json`; the uploader keeps its progress there as well. Until then a `reserve` file keeps free the disk
 //! space that finishing needs, so that a journal can be finished on a full disk. All functions here block on the disk.
+//!
+//! Another server may have the same data folder, as when it replaces this one. Whoever writes, finishes or uploads a journal
+//! has locked its folder, so that nobody else does; the lock goes with the process.
 
 use std::collections::HashSet;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -35,13 +38,14 @@ const GONE: &str = ".gone-";
 /// The maximum size of a metadata file.
 const MAX_DESCRIPTION: u64 = 64 * 1024;
 
-/// A finished journal, which does not change any more.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A finished journal, which does not change any more. No other server takes it while this lives.
+#[derive(Debug, Clone)]
 pub struct FinishedJournal {
     /// Its folder.
     pub folder: PathBuf,
     /// The content of `metadata.json`.
     pub metadata: Metadata,
+    _lock: Arc<File>,
 }
 
 impl FinishedJournal {
@@ -93,7 +97,18 @@ impl Live {
             live: Arc::clone(self),
             name: name.to_owned(),
             written: false,
+            lock: None,
         })
+    }
+}
+
+/// Locks a folder; `None` if another server has.
+fn lock(folder: &Path) -> io::Result<Option<File>> {
+    let file = File::open(folder)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
@@ -104,6 +119,8 @@ struct Claim {
     name: String,
     /// Whether there will be something to finish once the claim is dropped, which wakes the uploader.
     written: bool,
+    /// Keeps other servers from the folder, once it exists.
+    lock: Option<File>,
 }
 
 impl Drop for Claim {
@@ -129,7 +146,11 @@ impl Journals {
             .create(&root)?;
         for name in names(&root)? {
             if name.starts_with(GONE) {
-                fs::remove_dir_all(root.join(name))?;
+                match fs::remove_dir_all(root.join(name)) {
+                    // Another server has just removed it.
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
             }
         }
         let live = Arc::default();
@@ -157,6 +178,7 @@ impl Journals {
     fn make(&self, mut claim: Claim, metadata: &Metadata) -> io::Result<Journal> {
         let folder = self.root.join(&claim.name);
         DirBuilder::new().mode(0o700).create(&folder)?;
+        claim.lock = Some(lock(&folder)?.ok_or(io::ErrorKind::AlreadyExists)?);
         claim.written = true;
         let opened = write_description(&folder, SESSION, metadata).and_then(|()| {
             let audio = create(&folder.join(AUDIO))?;
@@ -211,6 +233,10 @@ impl Journals {
             if name.starts_with('.') || self.live.names().contains(&name) {
                 continue;
             }
+            // Another server's, or one that is being uploaded.
+            if matches!(lock(&self.root.join(&name)), Ok(None)) {
+                continue;
+            }
             let known = fs::metadata(self.root.join(&name)).and_then(|known| known.modified());
             ended.push((known.ok(), name));
         }
@@ -234,8 +260,20 @@ impl Journals {
         if !folder.try_exists()? {
             return Ok(None);
         }
+        let Some(lock) = lock(&folder)? else {
+            return Ok(None);
+        };
+        // Another server may have removed it before it was locked here.
+        if !folder.try_exists()? {
+            return Ok(None);
+        }
+        let finished = |folder, metadata| FinishedJournal {
+            folder,
+            metadata,
+            _lock: Arc::new(lock),
+        };
         if let Ok(metadata) = read_description(&folder, METADATA) {
-            return Ok(Some(FinishedJournal { folder, metadata }));
+            return Ok(Some(finished(folder, metadata)));
         }
         let Ok(mut metadata) = read_description(&folder, SESSION) else {
             // The process died before anything was written.
@@ -273,7 +311,7 @@ impl Journals {
         audio.seek(SeekFrom::Start(0))?;
         metadata.sha256 = hex(&sha256(&mut audio)?);
         write_description(&folder, METADATA, &metadata)?;
-        Ok(Some(FinishedJournal { folder, metadata }))
+        Ok(Some(finished(folder, metadata)))
     }
 }
 
@@ -512,7 +550,10 @@ mod tests {
                 fs::read_to_string(finished.file(TRANSCRIPT)).unwrap(),
                 "{}\n"
             );
-            assert_eq!(journals.finish(name).unwrap().unwrap(), finished);
+            let found = finished.metadata.clone();
+            drop(finished);
+            let finished = journals.finish(name).unwrap().unwrap();
+            assert_eq!(finished.metadata, found);
             finished.remove().unwrap();
         }
         assert_eq!(journals.ended().unwrap(), [""; 0]);
@@ -546,7 +587,7 @@ mod tests {
                 .is_none()
         );
         fs::create_dir(folder.path().join("b")).unwrap();
-        assert_eq!(journals.finish("b").unwrap(), None);
+        assert!(journals.finish("b").unwrap().is_none());
         assert_eq!(journals.ended().unwrap(), [""; 0]);
     }
 
@@ -559,7 +600,7 @@ mod tests {
         assert!(!folder.path().join("a").exists());
         fs::create_dir(folder.path().join("a")).unwrap();
         assert_eq!(journals.ended().unwrap(), [""; 0]);
-        assert_eq!(journals.finish("a").unwrap(), None);
+        assert!(journals.finish("a").unwrap().is_none());
         assert!(
             folder.path().join("a").exists(),
             "it was taken for one that was left"
@@ -568,10 +609,32 @@ mod tests {
         let mut journal = journals.make(claim, &metadata("a")).unwrap();
         journal.append(&pages(&mut writer(), 101), "").unwrap();
         // It was listed when it had ended, and is being written again.
-        assert_eq!(journals.finish("a").unwrap(), None);
+        assert!(journals.finish("a").unwrap().is_none());
         assert!(!folder.path().join("a").join(METADATA).exists());
         drop(journal);
         assert!(journals.finish("a").unwrap().is_some());
+    }
+
+    #[test]
+    fn two_servers_with_one_folder_leave_each_other_their_journals() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Journals::open(folder.path().to_owned()).unwrap();
+        let (former, new) = (open(), open());
+        let mut journal = former.begin(&metadata("a")).unwrap();
+        journal.append(&pages(&mut writer(), 101), "").unwrap();
+        assert_eq!(new.ended().unwrap(), [""; 0]);
+        assert!(new.finish("a").unwrap().is_none());
+        drop(journal);
+        // It is uploaded by one of them.
+        let uploading = former.finish("a").unwrap().unwrap();
+        assert_eq!(new.ended().unwrap(), [""; 0]);
+        assert!(new.finish("a").unwrap().is_none());
+        drop(uploading);
+        assert_eq!(new.ended().unwrap(), ["a"]);
+        let finished = new.finish("a").unwrap().unwrap();
+        assert_eq!(finished.metadata.duration_ms, 1_993);
+        finished.remove().unwrap();
+        assert!(former.finish("a").unwrap().is_none());
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::limits;
 use super::shapes::Shaped as _;
 use super::token::{self, Claims, Keys};
 use super::wire::Excess;
+use super::workers::check_agents;
 use vivavoce_auth::{Owner, Principal, Takeover};
 use vivavoce_quotas::{Party, Refused};
 
@@ -160,15 +161,7 @@ pub fn admit(
     now_s: i64,
 ) -> Result<Admission, Refusal> {
     let parameters = Parameters::read(query);
-    let bearer = authorization.and_then(|header| header.strip_prefix("Bearer "));
-    let token = bearer
-        .or_else(|| parameters.get("access_token"))
-        .unwrap_or_default();
-    if token.is_empty() {
-        return Err(Refusal::new(401, "no access token was given"));
-    }
-    let claims =
-        token::verify(token, keys, now_s).map_err(|error| Refusal::new(401, error.to_string()))?;
+    let claims = parameters.claims(authorization, keys, now_s)?;
     if !claims.video.room_join {
         return Err(Refusal::new(
             401,
@@ -210,7 +203,35 @@ pub fn admit(
     if admission.claims.name.chars().count() > limits::NAME_CHARACTERS {
         return Err(Refusal::new(400, "the name is too long"));
     }
+    if let Some(config) = &admission.claims.room_config {
+        check_room_config(config)?;
+    }
     Ok(admission)
+}
+
+/// Refuses what a token asks of the room that it may create and would not happen, as `CreateRoom` does.
+fn check_room_config(config: &proto::RoomConfiguration) -> Result<(), Refusal> {
+    let refused = |problem: &str| Err(Refusal::new(400, format!("roomConfig.{problem}")));
+    if config.egress.is_some() {
+        return refused("egress: embedded rooms cannot do that; a session records a room");
+    }
+    check_agents(&config.agents).or_else(|error| refused(&error.to_string()))
+}
+
+/// Verifies the token of an agent worker, with the arguments of [`admit`].
+pub fn admit_worker(
+    query: &str,
+    authorization: Option<&str>,
+    keys: &Keys,
+    now_s: i64,
+) -> Result<Claims, Refusal> {
+    let claims = Parameters::read(query).claims(authorization, keys, now_s)?;
+    // The token of a job is for its room, whoever does the job.
+    let is_workers = claims.video.agent && claims.agent_job.is_none();
+    if !is_workers || claims.principal() == Principal::Public {
+        return Err(Refusal::new(401, "the access token does not grant agent"));
+    }
+    Ok(claims)
 }
 
 fn check_name(what: &str, value: &str) -> Result<(), Refusal> {
@@ -246,6 +267,23 @@ impl Parameters {
             .iter()
             .find(|(key, _)| key == name)
             .map(|(_, value)| value.as_str())
+    }
+
+    /// What the token says, which the header or the query has.
+    fn claims(
+        &self,
+        authorization: Option<&str>,
+        keys: &Keys,
+        now_s: i64,
+    ) -> Result<Claims, Refusal> {
+        let bearer = authorization.and_then(|header| header.strip_prefix("Bearer "));
+        let token = bearer
+            .or_else(|| self.get("access_token"))
+            .unwrap_or_default();
+        if token.is_empty() {
+            return Err(Refusal::new(401, "no access token was given"));
+        }
+        token::verify(token, keys, now_s).map_err(|error| Refusal::new(401, error.to_string()))
     }
 
     fn number(&self, name: &str) -> i32 {
@@ -485,6 +523,32 @@ mod tests {
                 "{broken}: {refused:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_token_that_asks_for_a_room_that_would_not_be_is_refused_by_the_field() {
+        let refused = |config: proto::RoomConfiguration| {
+            let token = token(|claims| claims.room_config = Some(Box::new(config)));
+            ask(Route::TwoConnections, "", &token).unwrap_err()
+        };
+        let recorded = refused(proto::RoomConfiguration {
+            egress: Some(proto::RoomEgress::default()),
+            ..Default::default()
+        });
+        assert_eq!(recorded.status, 400);
+        assert!(
+            recorded.text.starts_with("roomConfig.egress: "),
+            "{recorded}"
+        );
+        let agent = proto::RoomAgentDispatch {
+            agent_name: "x".repeat(limits::NAME_CHARACTERS + 1),
+            ..Default::default()
+        };
+        let agents = refused(proto::RoomConfiguration {
+            agents: vec![agent],
+            ..Default::default()
+        });
+        assert_eq!(agents.text, "roomConfig.agent_name: is too long");
     }
 
     #[test]

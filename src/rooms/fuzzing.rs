@@ -1,21 +1,66 @@
 //! Fuzz targets of this crate that need no server: the bounds checked on what clients send before it is decoded.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+
 use livekit_protocol as proto;
 use prost::Message as _;
 
+use super::Now;
+use super::dispatch::{Dispatcher, WorkerCredentials, WorkerId};
 use super::shapes::Shaped as _;
 use super::token::{Claims, Keys};
-use super::{admission, offers, token, wire};
+use super::{admission, offers, token, turn, wire};
+use vivavoce_auth::{Owner, Principal};
 use vivavoce_core::fuzzing::{Target, binary, text};
+use vivavoce_quotas::{Party, Share};
 
 /// The targets.
-pub const TARGETS: [Target; 5] = [
+pub const TARGETS: [Target; 7] = [
     text("room_description", description, descriptions),
     binary("room_signal", signal, signals),
     binary("room_join_request", join_request, join_requests),
     binary("room_data_packet", data_packet, data_packets),
     text("room_token", room_token, room_tokens),
+    binary("agent_worker_message", worker_message, worker_messages),
+    binary("turn_message", turn_message, turn_messages),
 ];
+
+/// Messages, each after its length, of a client that has an allocation from the first one on that is right.
+fn turn_message(mut input: &[u8]) {
+    let media = vec![SocketAddr::from(([192, 0, 2, 1], 7_882))];
+    let credentials = turn::Credentials::of_secret("secret");
+    let policy = Arc::new(turn::Policy::new("vivavoce".to_owned(), credentials, media));
+    let mut allocations = turn::Allocations::new(policy);
+    let client = SocketAddr::from(([198, 51, 100, 7], 4_000));
+    let now = Now::read();
+    while let Some((length, rest)) = input.split_first() {
+        let (bytes, rest) = rest.split_at(rest.len().min((*length).into()));
+        input = rest;
+        let outcome = allocations.receive(client, bytes, now);
+        assert!(outcome.datagram.is_none(), "nobody has proven who he is");
+    }
+}
+
+fn turn_messages() -> Vec<Vec<u8>> {
+    // Binding; Allocate for UDP; data on a channel.
+    let binding = [&[0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42][..], &[7; 12]].concat();
+    let transport = [0, 0x19, 0, 4, 17, 0, 0, 0];
+    let allocate = [
+        &[0, 3, 0, 8, 0x21, 0x12, 0xa4, 0x42][..],
+        &[8; 12],
+        &transport,
+    ]
+    .concat();
+    let channel = vec![0x40, 0, 0, 2, 1, 2];
+    let stream = [binding, allocate, channel]
+        .into_iter()
+        .flat_map(|message| {
+            let length = u8::try_from(message.len()).unwrap_or(u8::MAX);
+            [vec![length], message].concat()
+        });
+    vec![stream.collect()]
+}
 
 fn description(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
@@ -37,6 +82,71 @@ fn descriptions() -> Vec<Vec<u8>> {
 fn signal(input: &[u8]) {
     let _read = proto::SignalRequest::read(input);
     let _json = wire::check_json(input);
+}
+
+/// A stream of messages, each after its length, to a server with a room that has a worker's agent.
+fn worker_message(mut input: &[u8]) {
+    let now = Now::read();
+    let keys = Keys::new([("key", "secret")]);
+    let mut dispatcher = Dispatcher::new(keys, proto::ServerInfo::default(), Share::default(), 1);
+    let worker = WorkerId(1);
+    let credentials = WorkerCredentials {
+        principal: Principal::Operator,
+        party: Party::Operator,
+        api_key: "key".to_owned(),
+    };
+    let _place = dispatcher.connected(worker, credentials, now);
+    let room = proto::Room {
+        name: "kitchen".to_owned(),
+        ..Default::default()
+    };
+    dispatcher.room_created("kitchen", Owner::Nobody, Vec::new(), now);
+    dispatcher.open_room(&room, now);
+    while let Some((length, rest)) = input.split_first() {
+        let (bytes, rest) = rest.split_at(rest.len().min((*length).into()));
+        input = rest;
+        if let Ok(message) = proto::WorkerMessage::read(bytes) {
+            if let Some(kind) = dispatcher.said(worker, message, now) {
+                dispatcher.launch(&room, kind, None, None, now);
+            }
+            let _told = dispatcher.take_outputs();
+        }
+    }
+    dispatcher.gone(worker, now);
+    dispatcher.room_finished("kitchen", now);
+}
+
+fn worker_messages() -> Vec<Vec<u8>> {
+    use proto::worker_message::Message;
+    let register = proto::RegisterWorkerRequest {
+        version: "1".to_owned(),
+        allowed_permissions: Some(proto::ParticipantPermission::default()),
+        ..Default::default()
+    };
+    let answer = proto::AvailabilityResponse {
+        job_id: "AJ_1".to_owned(),
+        available: true,
+        participant_attributes: [("a".to_owned(), "b".to_owned())].into(),
+        ..Default::default()
+    };
+    let messages = [
+        Message::Register(register),
+        Message::UpdateWorker(proto::UpdateWorkerStatus {
+            status: Some(1),
+            load: 0.5,
+            ..Default::default()
+        }),
+        Message::Availability(answer),
+        Message::MigrateJob(proto::MigrateJobRequest {
+            job_ids: vec!["AJ_1".to_owned()],
+        }),
+    ];
+    let stream = messages.into_iter().flat_map(|message| {
+        let message = Some(message);
+        let bytes = proto::WorkerMessage { message }.encode_to_vec();
+        [vec![u8::try_from(bytes.len()).unwrap_or(u8::MAX)], bytes].concat()
+    });
+    vec![stream.collect()]
 }
 
 fn signals() -> Vec<Vec<u8>> {

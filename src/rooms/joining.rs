@@ -22,7 +22,7 @@ use super::outbound::{Held, Topic};
 use super::pace::Pace;
 use super::participant::{Link, OnResume, Participant};
 use super::peer::Peer;
-use super::room::{Room, RoomSettings, enabled_codecs};
+use super::room::{Room, RoomSettings, Way, enabled_codecs};
 use super::session::{JOIN_PATIENCE, PING_INTERVAL_S, PING_TIMEOUT_S, TOKEN_INTERVAL};
 use super::sfu::Sfu;
 use super::{ConnectionId, Now, ParticipantKey, RoomKey};
@@ -42,6 +42,12 @@ fn refused(kind: quotas::Kind, why: Why) -> Refused {
 impl Sfu {
     /// Whether an admission would be accepted now. The token was checked before; this checks the room.
     pub fn check(&self, admission: &Admission) -> Result<(), Refusal> {
+        // An agent that comes when its job has ended would bring the room back.
+        if let Some(job) = &admission.claims.agent_job
+            && !self.dispatcher.expects(job, admission.identity())
+        {
+            return Err(Refusal::new(403, "the job of this agent has ended"));
+        }
         let Some(key) = self.room_names.get(&admission.room) else {
             if !self.settings.auto_create {
                 return Err(Refusal::new(404, NO_ROOM));
@@ -70,7 +76,8 @@ impl Sfu {
                 "the room has as many participants as this server allows",
             ));
         }
-        if most > 0 && self.counted(*key) >= most as usize {
+        let of_a_job = admission.claims.agent_job.is_some();
+        if most > 0 && !of_a_job && self.counted(*key) >= most as usize {
             return Err(Refusal::new(
                 503,
                 "the room has reached its max_participants",
@@ -88,8 +95,12 @@ impl Sfu {
         if let Some(call) = &admission.owner {
             return call.may_take(&self.owner_of(key));
         }
-        let principal = admission.claims.principal();
-        if principal == Principal::Operator {
+        self.lets_in(key, &admission.claims.principal())
+    }
+
+    /// The same for somebody who brings nothing along.
+    pub(super) fn lets_in(&self, key: RoomKey, principal: &Principal) -> bool {
+        if *principal == Principal::Operator {
             return true;
         }
         let calls = || {
@@ -99,7 +110,7 @@ impl Sfu {
         match (principal, self.owner_of(key)) {
             (Principal::Tenant(_), Owner::Nobody) => self.settings.claim_unowned && !calls(),
             (Principal::Public, Owner::Nobody) => !calls(),
-            (principal, owner) => owner.admits(&principal),
+            (principal, owner) => owner.admits(principal),
         }
     }
 
@@ -128,7 +139,7 @@ impl Sfu {
             })
     }
 
-    fn owner_of(&self, key: RoomKey) -> Owner {
+    pub(super) fn owner_of(&self, key: RoomKey) -> Owner {
         let room = self.rooms.get(&key);
         room.map_or(Owner::Nobody, |room| Owner::of(&room.settings.metadata))
     }
@@ -145,6 +156,7 @@ impl Sfu {
         let changes = !kept && metadata != *before;
         if changes {
             room.settings.metadata = metadata;
+            self.dispatcher.room_owned(&room.name, owner.clone());
             // From now on it counts for its new owner, even beyond the quota of its creator.
             let (party, members) = (owner.party(), room.members.len() as u64);
             let former = std::mem::replace(&mut room.party, party.clone());
@@ -186,14 +198,15 @@ impl Sfu {
     }
 
     /// Whether a party's rooms may have one more participant.
-    fn check_places(&self, party: &Party) -> Result<(), Refusal> {
+    pub(super) fn check_places(&self, party: &Party) -> Result<(), Refusal> {
         let kind = quotas::Kind::Participants;
         let checked = self.places.participants.check(party, 1);
         checked.map_err(|why| Refusal::of_quota(refused(kind, why)))
     }
 
-    fn counted(&self, room: RoomKey) -> usize {
-        self.members(room).filter(|member| member.counts()).count()
+    pub(super) fn counted(&self, room: RoomKey) -> usize {
+        let counts = |member: &&Participant| member.counts() && member.keeps_room();
+        self.members(room).filter(counts).count()
     }
 
     /// Adds a participant; with `local`, one in this process.
@@ -230,6 +243,7 @@ impl Sfu {
         if let Some(room) = self.rooms.get_mut(&room) {
             room.on_trial = by_sip && (is_new || room.on_trial);
         }
+        self.open_to_agents(room, now);
         if let Some(owner) = admission.makes_owner()
             && self.owner_of(room) == Owner::Nobody
         {
@@ -276,6 +290,7 @@ impl Sfu {
             settings.departure_timeout_s =
                 given(config.departure_timeout, settings.departure_timeout_s);
             settings.max_participants = given(config.max_participants, settings.max_participants);
+            settings.agents.clone_from(&config.agents);
         }
         let metadata = match &admission.owner {
             Some(call) => Some(call.owner.in_place_of("")),
@@ -291,7 +306,7 @@ impl Sfu {
     pub(super) fn room_named(
         &mut self,
         name: &str,
-        settings: RoomSettings,
+        mut settings: RoomSettings,
         party: &Party,
         now: Now,
     ) -> RoomKey {
@@ -300,6 +315,9 @@ impl Sfu {
         }
         let key = RoomKey(self.fresh_key());
         let ends_at = now.instant + Duration::from_secs(settings.empty_timeout_s.into());
+        let agents = std::mem::take(&mut settings.agents);
+        let owner = Owner::of(&settings.metadata);
+        self.dispatcher.room_created(name, owner, agents, now);
         let room = Room {
             sid: self.sid("RM_").to_string(),
             name: name.to_owned(),
@@ -311,6 +329,7 @@ impl Sfu {
             speakers: Vec::new(),
             counts_changed: false,
             nonces: std::collections::VecDeque::new(),
+            ways: HashMap::new(),
             recordings: 0,
             party: party.clone(),
             pace: Pace::default(),
@@ -333,7 +352,9 @@ impl Sfu {
         now: Now,
     ) -> ParticipantKey {
         let key = ParticipantKey(self.fresh_key());
-        let (certificate, addresses) = (&self.certificate, &self.settings.addresses);
+        let way = self.way_to(room, admission.identity());
+        let addresses = &self.settings.addresses.only(way);
+        let certificate = &self.certificate;
         let link = match (local, admission.route) {
             (Some(local), _) => Link::Local(local),
             (None, Route::OneConnection) => {
@@ -394,12 +415,16 @@ impl Sfu {
             quality: None,
             on_resume: None,
             simulated_speaker_until: None,
+            way,
         };
+        let keeps_room = participant.keeps_room();
         self.participants.insert(key, participant);
         self.connections.insert(connection, key);
         if let Some(room) = self.rooms.get_mut(&room) {
             room.members.push(key);
-            room.ends_at = None;
+            if keeps_room {
+                room.ends_at = None;
+            }
             room.counts_changed = true;
             self.places.participants.hold(&room.party, 1);
         }
@@ -424,7 +449,8 @@ impl Sfu {
             server_version: self.settings.version.clone(),
             server_region: self.settings.region.clone(),
             subscriber_primary: two && participant.permission.can_subscribe,
-            client_configuration: Some(proto::ClientConfiguration::default()),
+            client_configuration: Some(Self::client_configuration(participant)),
+            ice_servers: self.ice_servers(participant, now),
             ping_timeout: PING_TIMEOUT_S,
             ping_interval: PING_INTERVAL_S,
             server_info: Some(self.server_info()),
@@ -439,7 +465,36 @@ impl Sfu {
         }
     }
 
-    fn announce_to_others(&mut self, key: ParticipantKey) {
+    /// The only way of media to somebody in a room, where they want one.
+    fn way_to(&self, room: RoomKey, identity: &str) -> Option<Way> {
+        let room = self.rooms.get(&room)?;
+        room.ways.get(identity).copied()
+    }
+
+    pub(super) fn client_configuration(participant: &Participant) -> proto::ClientConfiguration {
+        let mut configuration = proto::ClientConfiguration::default();
+        if participant.way == Some(Way::Relayed) {
+            configuration.force_relay = proto::ClientConfigSetting::Enabled as i32;
+        }
+        configuration
+    }
+
+    /// The TURN server, where there is one, as this participant may use it.
+    pub(super) fn ice_servers(&self, participant: &Participant, now: Now) -> Vec<proto::IceServer> {
+        let only_tls = participant.way == Some(Way::Relayed);
+        // Of the operator's, whose tokens anybody may have been given, each room counts by itself.
+        let room = self.rooms.get(&participant.room);
+        let party = room.map(|room| match &room.party {
+            Party::Operator => format!("room {}", room.name),
+            party => format!("{party:?}"),
+        });
+        let who = (party.unwrap_or_default(), &participant.sid);
+        let turn = self.settings.turn.iter();
+        turn.map(|turn| turn.of((&who.0, who.1), now.unix_s(), only_tls))
+            .collect()
+    }
+
+    pub(super) fn announce_to_others(&mut self, key: ParticipantKey) {
         let Some(participant) = self.participants.get(&key) else {
             return;
         };

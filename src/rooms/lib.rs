@@ -23,7 +23,8 @@
 //! **Transport.** ICE ([RFC 8445]) finds a path between client and server; the server is ICE-lite, so it only answers the
 //! client's connectivity checks. DTLS authenticates both sides by the certificate fingerprints in SDP and keys SRTP, which
 //! encrypts media. All of it shares one UDP port: a datagram is attributed to its participant by source address, or by the
-//! ICE user name in a connectivity check.
+//! ICE user name in a connectivity check. Where a network lets no datagram through, the same goes over TCP ([RFC 6544]), or by
+//! the TURN server in this process ([RFC 8656]).
 //!
 //! **Forwarding.** Each subscriber gets a continuous RTP stream per slot, so sequence numbers and timestamps are rewritten. A
 //! subscriber that cannot decode video asks for a *keyframe*, and the request is passed to the publisher. With *simulcast*
@@ -31,6 +32,9 @@
 //!
 //! **Data.** Two *data channels* (SCTP over DTLS, [RFC 8831]), a reliable and a lossy one, carry messages between
 //! participants: chat, streams, RPC.
+//!
+//! **Agents.** A *worker* registers agents (LiveKit's agent protocol, on a WebSocket of its own). A *dispatch* requests one of
+//! them for a room, and becomes *jobs*, each of which is offered to a worker; the agent then joins as any participant.
 //!
 //! # In this crate
 //!
@@ -40,13 +44,14 @@
 //!
 //! | concept | modules |
 //! |---|---|
-//! | admission | `admission`, `joining`, `session` |
+//! | admission | `admission`, `joining`, `moving`, `session` |
 //! | signalling | `signalling`, `outbound`, `pace`, `turns` |
 //! | negotiation | `offers`, `sdp`, `negotiation`, `publishing`, `subscribing` |
-//! | transport | `peer`, `srtp`, `ssrcs`, `sockets`, `media_thread` |
+//! | transport | `peer`, `paths`, `srtp`, `ssrcs`, `sockets`, `tcp`, `turn`, `media_thread` |
 //! | forwarding | `media`, `rtp_rewriting`, `speakers` |
 //! | data | `data` |
 //! | participants in this process | `local` |
+//! | agent workers | `dispatch`, `workers` |
 //! | server API, webhooks | `operations`, `on_behalf`, `events` |
 //!
 //! WebSockets, HTTP and the server API are left to `http`, voice features to `actors`. A room's owner is in its metadata
@@ -75,8 +80,10 @@
 //! ```
 //!
 //! [LiveKit's protocol]: https://docs.livekit.io/reference/internals/client-protocol/
+//! [RFC 6544]: https://www.rfc-editor.org/rfc/rfc6544
 //! [RFC 7667]: https://www.rfc-editor.org/rfc/rfc7667
 //! [RFC 8445]: https://www.rfc-editor.org/rfc/rfc8445
+//! [RFC 8656]: https://www.rfc-editor.org/rfc/rfc8656
 //! [RFC 8831]: https://www.rfc-editor.org/rfc/rfc8831
 //! [RFC 8866]: https://www.rfc-editor.org/rfc/rfc8866
 //! [RFC 9429]: https://www.rfc-editor.org/rfc/rfc9429
@@ -85,6 +92,7 @@
 pub mod admission;
 pub mod codecs;
 mod data;
+pub mod dispatch;
 mod events;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
@@ -92,6 +100,7 @@ mod joining;
 mod local;
 mod media;
 mod media_thread;
+mod moving;
 mod negotiation;
 pub mod offers;
 mod on_behalf;
@@ -99,6 +108,7 @@ mod operations;
 mod outbound;
 mod pace;
 mod participant;
+mod paths;
 mod peer;
 mod publishing;
 mod room;
@@ -113,26 +123,31 @@ mod speakers;
 mod srtp;
 mod ssrcs;
 mod subscribing;
+pub mod tcp;
 #[cfg(test)]
 mod tests;
+pub mod turn;
 mod turns;
 pub mod webrtc;
+mod workers;
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
-pub use admission::{Admission, Refusal, Route, admit};
+pub use admission::{Admission, Refusal, Route, admit, admit_worker};
 pub use events::{Event, EventReceiver, RoomEvent};
 pub use local::{Delivery, LocalMedia};
 pub use on_behalf::OnBehalf;
 pub use operations::{OperationError, ParticipantChange, RoomMessage};
 pub use room::RoomSettings;
-pub use server::{Connection, Requests, Responses, RoomServer, ServerCounters};
+pub use server::{Connection, MediaPorts, Requests, Responses, RoomServer, ServerCounters};
 pub use sfu::Counters;
 pub use sockets::{Sockets, local_addresses};
+pub use tcp::Listeners;
 pub use token::Keys;
 use vivavoce_quotas::Share;
 pub use vivavoce_seams::rooms::{Now, limits, shapes, token, wire};
+pub use webrtc::Addresses;
+pub use workers::{AgentViews, WorkerConnection};
 
 /// A signalling connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -158,7 +173,9 @@ pub struct Settings {
     /// Reported to clients.
     pub region: String,
     /// The addresses of the media port, as clients reach it.
-    pub addresses: Vec<SocketAddr>,
+    pub addresses: Addresses,
+    /// What clients are told of the TURN server.
+    pub turn: Option<turn::Offer>,
     /// Whether an unowned room is claimed by the first tenant who joins.
     pub claim_unowned: bool,
     /// Whether joining a room that does not exist creates it.
@@ -218,7 +235,8 @@ impl Default for Settings {
             version: "1.13.5".to_owned(),
             node_id: "ND_vivavoce".to_owned(),
             region: String::new(),
-            addresses: Vec::new(),
+            addresses: Addresses::default(),
+            turn: None,
             claim_unowned: true,
             auto_create: true,
             room: RoomSettings {
@@ -226,6 +244,7 @@ impl Default for Settings {
                 departure_timeout_s: 20,
                 max_participants: 0,
                 metadata: String::new(),
+                agents: Vec::new(),
             },
             bounds: Bounds::default(),
             most_per_room: 2_000,

@@ -200,6 +200,28 @@ impl Sfu {
         }
     }
 
+    /// Begins tracks that are silent or muted when they are subscribed: clients on pion tell their applications of a track
+    /// when its first packet comes.
+    pub(super) fn begin_silent_tracks(&mut self, key: RoomKey, now: Now) {
+        let Some(room) = self.rooms.get(&key) else {
+            return;
+        };
+        let mut touched = Vec::new();
+        for member in &room.members {
+            let Some(subscriber) = self.participants.get_mut(member) else {
+                continue;
+            };
+            let side = subscriber.link.down_side();
+            let down = subscriber.link.down_mut();
+            if down.is_some_and(|down| down.begin_silent_tracks(now.instant)) {
+                touched.push((*member, side));
+            }
+        }
+        for (member, side) in touched {
+            self.touch(member, side);
+        }
+    }
+
     /// Tells the room which speakers have changed.
     pub(super) fn tell_speakers(&mut self, key: RoomKey, now: Now) {
         let Some(room) = self.rooms.get_mut(&key) else {

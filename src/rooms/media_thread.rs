@@ -10,17 +10,22 @@ use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use str0m::net::Transmit;
-use tokio::net::UdpSocket;
+use livekit_protocol as proto;
+use str0m::net::{Protocol, Transmit};
 use tokio::sync::mpsc::{self, error::TryRecvError};
 
+use super::dispatch::WorkerId;
 use super::events::EventSender;
 use super::outbound::{Overfull, Pushed};
 use super::server::{Command, Edge, Joining, Lane};
 use super::sfu::Sfu;
 use super::sockets::Sockets;
+use super::tcp::{Arrival, Arrivals, Connections, Listeners};
+use super::turn::is_relayed;
 use super::turns::{Payer, Rate, Turns};
+use super::workers::WorkerInput;
 use super::{ConnectionId, Now, Settings, limits};
+use vivavoce_takeover::OpenDatagrams;
 use vivavoce_telemetry::metrics;
 
 /// Datagrams read from one socket before other work gets its turn.
@@ -52,12 +57,15 @@ const OF_JOINS: Rate = Rate {
 /// The media thread. See the module.
 pub(super) struct MediaThread {
     sfu: Sfu,
-    sockets: Vec<(UdpSocket, SocketAddr)>,
+    sockets: Vec<(OpenDatagrams, SocketAddr)>,
+    connections: Connections,
     lanes: HashMap<ConnectionId, Lane>,
     /// Connections with requests waiting, in turn.
     turns: Turns<Payer, ConnectionId>,
     /// Those that wait to join, apart from the others: whoever is in a room does not wait for them.
     joins: Turns<Payer, ConnectionId>,
+    /// To agent workers.
+    workers: HashMap<WorkerId, mpsc::Sender<proto::ServerMessage>>,
     events: EventSender,
     edge: Arc<Edge>,
 }
@@ -65,17 +73,19 @@ pub(super) struct MediaThread {
 impl MediaThread {
     pub(super) fn new(
         settings: Settings,
-        sockets: Sockets,
+        (sockets, listeners, arrivals): (Sockets, Listeners, Arrivals),
         events: EventSender,
         edge: Arc<Edge>,
     ) -> io::Result<Self> {
-        let sockets = sockets.into_tokio()?;
+        let sockets = sockets.open()?;
         Ok(Self {
             sfu: Sfu::new(settings, Now::read()),
             sockets,
+            connections: Connections::accept(listeners, arrivals)?,
             lanes: HashMap::new(),
             turns: Turns::new(OF_PARTY, OF_CONNECTION),
             joins: Turns::new(OF_JOINS, OF_JOINS),
+            workers: HashMap::new(),
             events,
             edge,
         })
@@ -96,6 +106,7 @@ impl MediaThread {
                 tokio::select! {
                     () = edge.stopping.cancelled() => break,
                     () = readable(&self.sockets) => {}
+                    Some(arrival) = self.connections.changed() => self.receive_over_tcp(arrival),
                     command = inbox.recv() => match command {
                         Some(command) => self.command(command),
                         None => break,
@@ -127,8 +138,10 @@ impl MediaThread {
             }
             self.flush();
             self.receive();
+            self.receive_all_over_tcp();
             let now = Now::read();
             if self.sfu.deadline() <= now.instant {
+                self.check_workers(now);
                 self.sfu.tick(now);
                 self.flush();
             }
@@ -276,6 +289,43 @@ impl MediaThread {
                 }
             }
             Command::Call(call) => call(&mut self.sfu, now),
+            Command::Worker { worker, input } => self.worker(worker, input, now),
+        }
+    }
+
+    fn worker(&mut self, worker: WorkerId, input: WorkerInput, now: Now) {
+        match input {
+            WorkerInput::Connected {
+                credentials,
+                lane,
+                answer,
+            } => {
+                let taken = self.sfu.worker_connected(worker, credentials, now);
+                if taken.is_ok() {
+                    self.workers.insert(worker, lane);
+                }
+                // Whoever does not wait for it any more drops the connection.
+                let _ = answer.send(taken);
+            }
+            WorkerInput::Said(message) => {
+                if self.workers.contains_key(&worker) {
+                    self.sfu.worker_said(worker, *message, now);
+                }
+            }
+            WorkerInput::Gone => {
+                if self.workers.remove(&worker).is_some() {
+                    self.sfu.worker_gone(worker, now);
+                }
+            }
+        }
+    }
+
+    /// Notices workers whose connections were dropped without a word.
+    fn check_workers(&mut self, now: Now) {
+        let gone = self.workers.extract_if(|_, lane| lane.is_closed());
+        let gone: Vec<WorkerId> = gone.map(|(worker, _)| worker).collect();
+        for worker in gone {
+            self.sfu.worker_gone(worker, now);
         }
     }
 
@@ -287,10 +337,14 @@ impl MediaThread {
                     break;
                 };
                 match socket.try_recv_from(&mut buffer) {
+                    // Relays are of this process, and nothing comes from outside of where they are said to be.
+                    Ok((_, source)) if is_relayed(source.ip()) => {}
                     Ok((length, source)) => {
                         let datagram = buffer.get(..length).unwrap_or_default();
-                        self.sfu
-                            .datagram(source, *advertised, datagram, Now::read());
+                        let (path, now) = ((Protocol::Udp, source), Now::read());
+                        if !self.sfu.receive(path, *advertised, datagram, now) {
+                            socket.pass_on(source, datagram);
+                        }
                         self.flush();
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -301,12 +355,50 @@ impl MediaThread {
         }
     }
 
+    fn receive_all_over_tcp(&mut self) {
+        for _ in 0..DATAGRAMS_PER_TURN {
+            let Some(arrival) = self.connections.next() else {
+                break;
+            };
+            self.receive_over_tcp(arrival);
+        }
+    }
+
+    fn receive_over_tcp(&mut self, arrival: Arrival) {
+        let Some((path, datagram)) = self.connections.note(arrival) else {
+            return;
+        };
+        let (source, advertised) = path;
+        // A relay is a client's own address for UDP, however that client reaches it.
+        let protocol = if is_relayed(source.ip()) {
+            Protocol::Udp
+        } else {
+            Protocol::Tcp
+        };
+        let now = Now::read();
+        if self
+            .sfu
+            .receive((protocol, source), advertised, &datagram, now)
+        {
+            self.connections.is_known(path);
+        }
+        self.flush();
+    }
+
     /// Sends the output of the SFU. A connection is closed by dropping its queue: the writer of its socket sees the end of
     /// it.
     fn flush(&mut self) {
         let outputs = self.sfu.take_outputs();
         for transmit in outputs.datagrams {
             self.transmit(&transmit);
+        }
+        for (connection, room) in outputs.moves {
+            if let Some(lane) = self.lanes.get_mut(&connection) {
+                if let Payer::Room(paying) = &mut lane.payer {
+                    paying.clone_from(&room);
+                }
+                lane.room = room;
+            }
         }
         let mut too_much = None;
         for (connection, told) in outputs.signals {
@@ -330,6 +422,19 @@ impl MediaThread {
         }
         for connection in outputs.closes {
             self.lanes.remove(&connection);
+        }
+        for (worker, message) in outputs.workers.messages {
+            let lane = self.workers.get(&worker);
+            if lane.is_some_and(|lane| lane.try_send(message).is_err()) {
+                self.workers.remove(&worker);
+                metrics::room_client_cut_off();
+                self.sfu.worker_gone(worker, Now::read());
+            }
+        }
+        for worker in outputs.workers.closes {
+            if self.workers.remove(&worker).is_some() {
+                self.sfu.worker_gone(worker, Now::read());
+            }
         }
         for event in outputs.events {
             if !self.events.send(event) {
@@ -365,6 +470,14 @@ impl MediaThread {
     }
 
     fn transmit(&self, transmit: &Transmit) {
+        let path = (transmit.destination, transmit.source);
+        let by_relay = || is_relayed(path.0.ip()) && self.connections.is_open(path);
+        if transmit.proto == Protocol::Tcp || by_relay() {
+            if !self.connections.send(path, &transmit.contents) {
+                self.edge.unsent_datagrams.fetch_add(1, Ordering::Relaxed);
+            }
+            return;
+        }
         let Some((socket, _)) = self
             .sockets
             .iter()
@@ -372,10 +485,9 @@ impl MediaThread {
         else {
             return;
         };
-        if socket
-            .try_send_to(&transmit.contents, transmit.destination)
-            .is_err()
-        {
+        let sent = socket.socket();
+        let sent = sent.try_send_to(&transmit.contents, transmit.destination);
+        if sent.is_err() {
             // Lost, as it may be on the way; reliable protocols retransmit.
             self.edge.unsent_datagrams.fetch_add(1, Ordering::Relaxed);
         }
@@ -383,11 +495,11 @@ impl MediaThread {
 }
 
 /// Resolves when a socket is readable.
-async fn readable(sockets: &[(UdpSocket, SocketAddr)]) {
+async fn readable(sockets: &[(OpenDatagrams, SocketAddr)]) {
     let ready = std::future::poll_fn(|context| {
         let any = sockets
             .iter()
-            .any(|(socket, _)| socket.poll_recv_ready(context).is_ready());
+            .any(|(socket, _)| socket.poll_readable(context).is_ready());
         if any { Poll::Ready(()) } else { Poll::Pending }
     });
     pin!(ready).await;

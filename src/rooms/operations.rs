@@ -12,6 +12,7 @@ use super::participant::Participant;
 use super::peer::Delivery;
 use super::room::{Room, RoomSettings};
 use super::sfu::Sfu;
+use super::workers::check_agents;
 use super::{Now, ParticipantKey, RoomKey};
 use vivavoce_auth::Principal;
 use vivavoce_quotas::{Party, Refused};
@@ -28,6 +29,9 @@ pub enum OperationError {
     /// The participant has no track of this sid.
     #[error("requested track does not exist")]
     NoTrack,
+    /// There is no dispatch of this id in the room.
+    #[error("requested agent dispatch does not exist")]
+    NoDispatch,
     /// An argument is out of range.
     #[error("{0}")]
     InvalidArgument(&'static str),
@@ -92,6 +96,7 @@ impl Sfu {
         if request.metadata.len() > limits::METADATA_BYTES {
             return Err(OperationError::InvalidArgument("the metadata is too large"));
         }
+        check_agents(&request.agents)?;
         if !self.room_names.contains_key(&request.name) {
             self.check_room(party).map_err(OperationError::Quota)?;
         }
@@ -108,6 +113,7 @@ impl Sfu {
         let existed = self.room_names.contains_key(&request.name);
         let mut settings = self.settings.room.clone();
         change(&mut settings);
+        settings.agents.clone_from(&request.agents);
         let key = self.room_named(&request.name, settings, party, now);
         let room = self.rooms.get_mut(&key).ok_or(OperationError::NoRoom)?;
         if existed {
@@ -119,6 +125,7 @@ impl Sfu {
                 before.metadata != room.settings.metadata,
             );
             if owned {
+                self.tell_owner(key);
                 self.enforce_owner(key, now);
             }
             if told {
@@ -126,6 +133,7 @@ impl Sfu {
                 self.settle(now);
             }
         }
+        self.open_to_agents(key, now);
         let room = self.rooms.get(&key).ok_or(OperationError::NoRoom)?;
         Ok(self.room_info(room))
     }
@@ -204,10 +212,11 @@ impl Sfu {
     }
 
     /// A caller has proved its address: the room that its call has created outlives the call, as others do.
-    pub fn keep_room(&mut self, name: &str) -> Result<(), OperationError> {
+    pub fn keep_room(&mut self, name: &str, now: Now) -> Result<(), OperationError> {
         let key = self.room_key(name)?;
         let room = self.rooms.get_mut(&key).ok_or(OperationError::NoRoom)?;
         room.on_trial = false;
+        self.open_to_agents(key, now);
         Ok(())
     }
 
@@ -224,6 +233,7 @@ impl Sfu {
         let key = self.room_key(name)?;
         let room = self.rooms.get_mut(&key).ok_or(OperationError::NoRoom)?;
         room.settings.metadata = metadata;
+        self.tell_owner(key);
         self.enforce_owner(key, now);
         self.tell_room_info(key);
         self.settle(now);
@@ -492,7 +502,7 @@ impl Sfu {
             .ok_or(OperationError::NoRoom)
     }
 
-    fn participant_key(
+    pub(super) fn participant_key(
         &self,
         name: &str,
         identity: &str,
@@ -502,7 +512,7 @@ impl Sfu {
     }
 }
 
-fn check_name(name: &str) -> Result<(), OperationError> {
+pub(super) fn check_name(name: &str) -> Result<(), OperationError> {
     if name.is_empty() {
         return Err(OperationError::InvalidArgument("the room's name is empty"));
     }

@@ -17,6 +17,7 @@ use super::local::Local;
 use super::negotiation::TrackSid;
 use super::pace::Pace;
 use super::peer::Peer;
+use super::room::Way;
 use super::sdp::SectionKind;
 use super::speakers::LevelMeter;
 use super::token::Claims;
@@ -208,6 +209,8 @@ pub struct Participant {
     pub on_resume: Option<OnResume>,
     /// Until when it counts as a speaker, as the client has asked for by `simulate`.
     pub simulated_speaker_until: Option<Instant>,
+    /// The only way of its media, where it wants one.
+    pub way: Option<Way>,
 }
 
 impl Participant {
@@ -271,6 +274,11 @@ impl Participant {
     pub fn counts(&self) -> bool {
         use proto::participant_info::Kind;
         self.visible() && !matches!(self.claims.participant_kind(), Kind::Egress)
+    }
+
+    /// Whether the room exists for it: not for the agent of a job, which is there for others.
+    pub fn keeps_room(&self) -> bool {
+        self.claims.agent_job.is_none()
     }
 
     /// Whether it may publish from this source.

@@ -6,7 +6,6 @@
 //! [`Arrival`]. Participants in this process have none, see [`super::local`].
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,12 +24,14 @@ use vivavoce_seams::rooms::link::Packet;
 
 use super::codecs::enable_opus;
 use super::negotiation::{Slots, Wanted};
+use super::paths::Paths;
 use super::rtp_rewriting::{Numbers, Rebase};
 use super::sdp::{self, Edit, SectionKind};
+use super::speakers;
 use super::srtp;
 use super::ssrcs::{Judged, Ssrcs};
 pub use super::webrtc::Delivery;
-use super::webrtc::{Broken, Connection, add_channels};
+use super::webrtc::{Addresses, Broken, Connection, add_channels};
 
 /// Bytes queued for a reliable channel, beyond which the receiver has to reconnect.
 pub const MOST_QUEUED_BYTES: usize = 16 << 20;
@@ -38,6 +39,14 @@ pub const MOST_QUEUED_BYTES: usize = 16 << 20;
 const MOST_CHANNELS: usize = 16;
 /// The interval of loss measurements for connection quality.
 const STATS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Packets of silence for a track that has not begun: the first may come before its receiver knows the slot.
+const MOST_SILENCE: u8 = 5;
+/// A frame of Opus that decodes to silence, and what such packets count by: one in each round of housekeeping.
+const SILENCE: [u8; 3] = [0xf8, 0xff, 0xfe];
+const SILENCE_TICKS: u32 = OPUS_CLOCK_HZ / 1_000 * speakers::INTERVAL_MS;
+/// The source of silence, which is no publisher's: its numbers are rewritten as those of a former source.
+const SSRC_OF_SILENCE: u32 = 0;
 
 /// Clock rate of Opus (RFC 7587 section 4.1).
 const OPUS_CLOCK_HZ: u32 = 48_000;
@@ -154,12 +163,18 @@ pub struct Peer {
     heard: HashMap<(Mid, Option<Rid>), Ssrc>,
     /// Its payload types.
     payload_types: PayloadTypes,
+    /// Where the client is heard.
+    pub paths: Paths,
     /// The ICE user fragments that the client was told, newest first: during an ICE restart the former one is still in use.
     ufrags: [String; 2],
 }
 
 #[derive(Default)]
 struct Outgoing {
+    /// Packets of silence that were sent before the track's own.
+    silence: u8,
+    /// Whether the track's own packets have begun.
+    begun: bool,
     rebase: Rebase,
     last: Option<Instant>,
     payload_types: Option<(Option<Pt>, Pt)>,
@@ -176,7 +191,7 @@ impl std::fmt::Debug for Peer {
 
 impl Peer {
     /// A connection with these host candidates and this certificate.
-    pub fn new(certificate: &Certificate, addresses: &[SocketAddr], now: Instant) -> Self {
+    pub fn new(certificate: &Certificate, addresses: &Addresses, now: Instant) -> Self {
         let mut config = RtcConfig::new()
             .set_rtp_mode(true)
             .set_ice_lite(true)
@@ -200,6 +215,7 @@ impl Peer {
             ssrcs: Ssrcs::default(),
             heard: HashMap::new(),
             payload_types: PayloadTypes::default(),
+            paths: Paths::default(),
             ufrags: Default::default(),
         }
     }
@@ -412,7 +428,10 @@ impl Peer {
         loop {
             match self.rtc.poll(now) {
                 Output::Timeout(at) => return Polled::Wait(at),
-                Output::Transmit(transmit) => return Polled::Transmit(transmit),
+                Output::Transmit(mut transmit) => {
+                    self.paths.direct(&mut transmit, now);
+                    return Polled::Transmit(transmit);
+                }
                 Output::Event(event) => {
                     if let Some(arrival) = self.arrival(event) {
                         return Polled::Arrival(arrival);
@@ -533,6 +552,48 @@ impl Peer {
     /// Forwards a packet in a slot.
     pub fn forward(&mut self, mid: &str, packet: &ForwardedPacket<'_>, now: Instant) {
         let mid: Mid = mid.into();
+        self.outgoing.entry(mid).or_default().begun = true;
+        self.send(mid, packet, now);
+    }
+
+    /// Sends a packet of silence in each slot whose track has not begun, as often as [`MOST_SILENCE`] says; whether there
+    /// was one.
+    pub fn begin_silent_tracks(&mut self, now: Instant) -> bool {
+        if !self.rtc.is_connected() {
+            return false;
+        }
+        let carrying = self
+            .slots
+            .iter()
+            .filter(|slot| slot.kind == SectionKind::Audio && slot.carries.is_some());
+        let carrying = carrying.map(|slot| Mid::from(slot.mid.as_str()));
+        let waits = |mid: &Mid| {
+            let outgoing = self.outgoing.get(mid);
+            outgoing.is_none_or(|outgoing| !outgoing.begun && outgoing.silence < MOST_SILENCE)
+        };
+        let waiting: Vec<Mid> = carrying.filter(waits).collect();
+        for mid in &waiting {
+            let outgoing = self.outgoing.entry(*mid).or_default();
+            outgoing.silence += 1;
+            let number = outgoing.silence;
+            let silence: Arc<[u8]> = SILENCE.into();
+            let packet = ForwardedPacket {
+                ssrc: SSRC_OF_SILENCE,
+                sequence: number.into(),
+                time: u32::from(number) * SILENCE_TICKS,
+                marker: false,
+                payload: &silence,
+                audio_level: Some(-127),
+                voice_activity: Some(false),
+                video_orientation: None,
+                format: None,
+            };
+            self.send(*mid, &packet, now);
+        }
+        !waiting.is_empty()
+    }
+
+    fn send(&mut self, mid: Mid, packet: &ForwardedPacket<'_>, now: Instant) {
         let outgoing = self.outgoing.entry(mid).or_default();
         let format = packet.format;
         let clock = format.map_or(OPUS_CLOCK_HZ, |format| format.spec().clock_rate.get());

@@ -212,10 +212,10 @@ impl Sfu {
             Ok(sections) => sections,
             Err(error) => return self.refuse_description(key, &error.into()),
         };
-        let addresses = self.settings.addresses.clone();
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
         };
+        let addresses = self.settings.addresses.only(participant.way);
         participant.offer_asked = None;
         if let Link::Two {
             publisher: publisher @ None,

@@ -1,6 +1,6 @@
 //! The state of a room: its settings, its members, and when it ends.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
 use livekit_protocol as proto;
@@ -12,7 +12,7 @@ use vivavoce_core::party::Party;
 use vivavoce_telemetry::metrics;
 
 /// Settings of a room.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RoomSettings {
     /// Seconds until a room that nobody has joined ends.
     pub empty_timeout_s: u32,
@@ -22,6 +22,16 @@ pub struct RoomSettings {
     pub max_participants: u32,
     /// Free text.
     pub metadata: String,
+    /// Agents to be dispatched to a room when it is created; the unnamed one if there are none.
+    pub agents: Vec<proto::RoomAgentDispatch>,
+}
+
+/// The only way of media to a participant that wants no other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    Tcp,
+    /// By the TURN server over TLS.
+    Relayed,
 }
 
 /// A room. See the module.
@@ -46,6 +56,8 @@ pub struct Room {
     pub counts_changed: bool,
     /// Nonces of recent messages of the server API, to drop repetitions.
     pub nonces: VecDeque<Vec<u8>>,
+    /// Who has asked to be reached in one way only, for the next time they join.
+    pub ways: HashMap<Box<str>, Way>,
     /// The number of its recordings.
     pub recordings: u32,
     /// The party that the room and its participants count for.

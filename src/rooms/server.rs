@@ -12,6 +12,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::admission::{Admission, Refusal};
+use super::dispatch::WorkerId;
 use super::events::{self, EventReceiver};
 use super::local::LocalMedia;
 use super::media_thread::MediaThread;
@@ -21,8 +22,12 @@ use super::outbound::Outbound;
 use super::sfu::{Counters, Sfu};
 use super::signalling::Asked;
 use super::sockets::Sockets;
+use super::tcp::{self, Listeners};
 use super::token::Keys;
+use super::turn::{self, TurnSockets};
 use super::turns::Payer;
+use super::webrtc::Addresses;
+use super::workers::WorkerInput;
 use super::{ConnectionId, Now, Settings, limits};
 use vivavoce_auth::Takeover;
 use vivavoce_core::party::Party;
@@ -49,6 +54,10 @@ pub(super) enum Command {
         lane: Lane,
     },
     Call(Call),
+    Worker {
+        worker: WorkerId,
+        input: WorkerInput,
+    },
 }
 
 /// Who joins, or resumes.
@@ -174,11 +183,53 @@ impl Reading {
     }
 }
 
+/// Where media come in.
+#[derive(Debug)]
+pub struct MediaPorts {
+    /// Over UDP.
+    pub udp: Sockets,
+    /// Over TCP (RFC 6544).
+    pub tcp: Listeners,
+    /// By a TURN server, with its realm; [`Settings::turn`] is what clients are told of it.
+    pub turn: Option<(TurnSockets, String)>,
+}
+
 impl RoomServer {
     /// Starts the media thread on these sockets; clients are told their addresses. The receiver yields the events of all
     /// rooms.
-    pub fn start(mut settings: Settings, sockets: Sockets) -> io::Result<(Self, EventReceiver)> {
-        settings.addresses = sockets.advertised();
+    pub fn start(settings: Settings, sockets: Sockets) -> io::Result<(Self, EventReceiver)> {
+        let media = MediaPorts {
+            udp: sockets,
+            tcp: Listeners::default(),
+            turn: None,
+        };
+        Self::start_at(settings, media)
+    }
+
+    /// The same for clients of networks that let only some of it through, too.
+    pub fn start_at(
+        mut settings: Settings,
+        media: MediaPorts,
+    ) -> io::Result<(Self, EventReceiver)> {
+        let MediaPorts {
+            udp: sockets,
+            tcp: listeners,
+            turn,
+        } = media;
+        settings.addresses = Addresses {
+            udp: sockets.advertised(),
+            tcp: listeners.advertised(),
+        };
+        let arrivals = tcp::arrivals();
+        if let Some((sockets, realm)) = turn {
+            let credentials = settings
+                .turn
+                .as_ref()
+                .map(|offer| offer.credentials.clone());
+            let credentials = credentials.ok_or(io::ErrorKind::InvalidInput)?;
+            let policy = turn::Policy::new(realm, credentials, settings.addresses.udp.clone());
+            turn::start(sockets, Arc::new(policy), arrivals.0.clone())?;
+        }
         let (commands, inbox) = mpsc::channel(MOST_COMMANDS);
         let (events, told) = events::queue(settings.bounds.share);
         let edge = Arc::new(Edge::default());
@@ -195,7 +246,7 @@ impl RoomServer {
             .name("rooms".to_owned())
             .spawn(move || {
                 runtime.block_on(async move {
-                    match MediaThread::new(settings, sockets, events, edge) {
+                    match MediaThread::new(settings, (sockets, listeners, arrivals), events, edge) {
                         Ok(thread) => thread.run(inbox).await,
                         Err(error) => tracing::error!(%error, "cannot read the media port"),
                     }
@@ -249,7 +300,7 @@ impl RoomServer {
         mut admission: Admission,
         media: impl FnOnce(ConnectionId) -> Option<Arc<dyn LocalMedia>>,
     ) -> Option<Connection> {
-        let connection = ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed));
+        let connection = self.fresh_connection();
         let offer = match admission.offer.take() {
             Some(offer) => {
                 let bytes = offer.sdp.len();
@@ -299,6 +350,16 @@ impl RoomServer {
         };
         self.commands.send(command).await.ok()?;
         Some(opened)
+    }
+
+    /// A number that no connection had before.
+    pub(super) fn fresh_connection(&self) -> ConnectionId {
+        ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// To the media thread.
+    pub(super) const fn commands(&self) -> &mpsc::Sender<Command> {
+        &self.commands
     }
 
     /// Runs a closure on the media thread.
@@ -364,6 +425,13 @@ impl RoomServer {
         }
     }
 
+    /// The names of the rooms in which somebody is.
+    pub async fn in_use(&self) -> Vec<String> {
+        let all = self.list_rooms(Vec::new()).await.unwrap_or_default();
+        let used = all.into_iter().filter(|room| room.num_participants > 0);
+        used.map(|room| room.name).collect()
+    }
+
     /// See [`Sfu::delete_room`].
     pub async fn delete_room(&self, name: String) -> Result<(), OperationError> {
         self.call(move |sfu, now| sfu.delete_room(&name, now))
@@ -372,7 +440,7 @@ impl RoomServer {
 
     /// See [`Sfu::keep_room`].
     pub async fn keep_room(&self, name: String) -> Result<(), OperationError> {
-        self.call(move |sfu, _| sfu.keep_room(&name)).await?
+        self.call(move |sfu, now| sfu.keep_room(&name, now)).await?
     }
 
     /// Whether an inbound call may take the room of this name. Another owner may have it by the time the call joins, which
@@ -423,6 +491,17 @@ impl RoomServer {
         identity: String,
     ) -> Result<(), OperationError> {
         self.call(move |sfu, now| sfu.remove_participant(&room, &identity, now))
+            .await?
+    }
+
+    /// See [`Sfu::move_participant`].
+    pub async fn move_participant(
+        &self,
+        room: String,
+        identity: String,
+        destination: String,
+    ) -> Result<(), OperationError> {
+        self.call(move |sfu, now| sfu.move_participant(&room, &identity, &destination, now))
             .await?
     }
 

@@ -22,12 +22,14 @@ use super::offers::{DescriptionError, Offer};
 use super::outbound::Topic;
 use super::participant::{Link, OnResume, Participant, Side};
 use super::sfu::Sfu;
-use super::{ConnectionId, Now, ParticipantKey, RoomKey, limits, token};
+use super::{ConnectionId, Now, ParticipantKey, RoomKey, Settings, limits, token};
 use vivavoce_auth::Principal;
 
 /// The protocol version that is reported. With 18, clients would number their data channels themselves, without opening
 /// them.
 const PROTOCOL: i32 = 17;
+/// The version of the agent protocol.
+const AGENT_PROTOCOL: i32 = 1;
 /// Seconds between the pings of clients, and until they give up.
 pub(super) const PING_INTERVAL_S: i32 = 5;
 pub(super) const PING_TIMEOUT_S: i32 = 15;
@@ -42,6 +44,19 @@ const FIRST_JUDGEMENT: Duration = Duration::from_secs(5);
 const OFFER_PATIENCE: Duration = Duration::from_secs(15);
 /// The interval at which tokens are refreshed.
 pub(super) const TOKEN_INTERVAL: Duration = Duration::from_mins(5);
+
+/// What clients and workers are told of this server.
+pub(super) fn server_info(settings: &Settings) -> proto::ServerInfo {
+    proto::ServerInfo {
+        edition: proto::server_info::Edition::Standard as i32,
+        version: settings.version.clone(),
+        protocol: PROTOCOL,
+        region: settings.region.clone(),
+        node_id: settings.node_id.clone(),
+        agent_protocol: AGENT_PROTOCOL,
+        ..Default::default()
+    }
+}
 
 impl Sfu {
     /// The participants of a room.
@@ -114,14 +129,7 @@ impl Sfu {
     }
 
     pub(super) fn server_info(&self) -> proto::ServerInfo {
-        proto::ServerInfo {
-            edition: proto::server_info::Edition::Standard as i32,
-            version: self.settings.version.clone(),
-            protocol: PROTOCOL,
-            region: self.settings.region.clone(),
-            node_id: self.settings.node_id.clone(),
-            ..Default::default()
-        }
+        server_info(&self.settings)
     }
 
     /// Sends a fresh token with the participant's current permissions, for its next connection.
@@ -205,12 +213,18 @@ impl Sfu {
             self.outputs.closes.push(older);
         }
         let server_info = Some(self.server_info());
-        let client_configuration = Some(proto::ClientConfiguration::default());
+        let participant = self.participants.get(&key);
+        let (client_configuration, ice_servers) = participant
+            .map(|participant| {
+                let servers = self.ice_servers(participant, now);
+                (Self::client_configuration(participant), servers)
+            })
+            .unzip();
         let reconnect = proto::ReconnectResponse {
             server_info,
             client_configuration,
+            ice_servers: ice_servers.unwrap_or_default(),
             last_message_seq,
-            ..Default::default()
         };
         self.tell(key, Message::Reconnect(reconnect));
         self.tell_token(key, now);
@@ -332,20 +346,8 @@ impl Sfu {
         let told = reason != DisconnectReason::ClientInitiated && connected;
         self.retire(&mut participant, !told, now);
         let room_key = participant.room;
-        let Some(room) = self.rooms.get_mut(&room_key) else {
-            return;
-        };
-        self.places.participants.release(&room.party, 1);
-        room.members.retain(|member| *member != key);
-        room.counts_changed = true;
-        room.speakers.retain(|(sid, _)| *sid != *participant.sid);
-        if room.members.is_empty() {
-            room.ends_at =
-                Some(now.instant + Duration::from_secs(room.settings.departure_timeout_s.into()));
-            if room.on_trial {
-                self.deserted.push(room_key);
-            }
-        }
+        let (sid, keeps_room) = (&participant.sid, participant.keeps_room());
+        self.take_out(key, room_key, (sid, keeps_room), now);
         let unpublished: Vec<proto::TrackInfo> = participant
             .published()
             .map(|publication| publication.info.clone())
@@ -379,6 +381,32 @@ impl Sfu {
             self.tell_room(room_key, Message::Update(update), None, None);
         }
         self.reconcile_room(room_key, now);
+    }
+
+    /// Takes a member out of its room, which waits for its end from now on if nobody is left who keeps it.
+    pub(super) fn take_out(
+        &mut self,
+        key: ParticipantKey,
+        room_key: RoomKey,
+        (sid, keeps_room): (&str, bool),
+        now: Now,
+    ) {
+        let Some(room) = self.rooms.get_mut(&room_key) else {
+            return;
+        };
+        self.places.participants.release(&room.party, 1);
+        room.members.retain(|member| *member != key);
+        room.counts_changed = true;
+        room.speakers.retain(|(speaker, _)| speaker != sid);
+        let members = &room.members;
+        let mut others = members.iter().filter_map(|key| self.participants.get(key));
+        if keeps_room && !others.any(Participant::keeps_room) {
+            room.ends_at =
+                Some(now.instant + Duration::from_secs(room.settings.departure_timeout_s.into()));
+            if room.on_trial {
+                self.deserted.push(room_key);
+            }
+        }
     }
 
     /// Ends a room and all its sessions.

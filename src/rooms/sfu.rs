@@ -19,12 +19,13 @@ use proto::signal_response::Message;
 use str0m::Input;
 use str0m::net::{Protocol, Receive, Transmit};
 
+use super::dispatch::{Dispatcher, ForWorkers};
 use super::events::{Event, RoomEvent};
 use super::outbound::{Held, Told, Topic};
 use super::participant::{Participant, Side};
 use super::peer::{Arrival, Certificate, Peer, Polled};
 use super::room::Room;
-use super::{Bounds, ConnectionId, Now, ParticipantKey, RoomKey, Settings, speakers};
+use super::{Bounds, ConnectionId, Now, ParticipantKey, RoomKey, Settings, session, speakers};
 use vivavoce_quotas::Tally;
 
 /// The interval of timers, speaker updates and counts.
@@ -43,10 +44,14 @@ pub struct Outputs {
     pub signals: Vec<(ConnectionId, Arc<Told>)>,
     /// Signalling connections to close after their messages.
     pub closes: Vec<ConnectionId>,
+    /// Signalling connections whose participants are in another room now.
+    pub moves: Vec<(ConnectionId, Arc<str>)>,
     /// Datagrams.
     pub datagrams: Vec<Transmit>,
     /// For webhooks.
     pub events: Vec<RoomEvent>,
+    /// For agent workers.
+    pub workers: ForWorkers,
 }
 
 /// Counters.
@@ -86,11 +91,12 @@ pub struct Sfu {
     pub(super) outputs: Outputs,
     pub(super) counters: Counters,
     pub(super) places: Places,
+    pub(super) dispatcher: Dispatcher,
     /// Bytes of all messages that are still queued.
     pub(super) held: Held,
     /// Connections that were told to leave, and when they are closed at the latest.
     pub(super) leaving: VecDeque<(Instant, ConnectionId)>,
-    pub(super) routes: HashMap<SocketAddr, (ParticipantKey, Side)>,
+    pub(super) routes: HashMap<(Protocol, SocketAddr), (ParticipantKey, Side)>,
     pub(super) deadlines: BTreeSet<(Instant, ParticipantKey, Side)>,
     queue: VecDeque<(ParticipantKey, Side)>,
     /// Rooms on trial that the last member has left.
@@ -117,7 +123,12 @@ impl Sfu {
             rooms: Tally::new(rooms as u64, share),
             participants: Tally::new(participants as u64, share),
         };
+        let server_info = session::server_info(&settings);
+        let keys = settings.keys.clone();
+        // Ids of workers and jobs follow from no other.
+        let seed = fastrand::Rng::with_seed(settings.seed).u64(..);
         Self {
+            dispatcher: Dispatcher::new(keys, server_info, share, seed),
             rng: fastrand::Rng::with_seed(settings.seed),
             settings,
             certificate: Certificate::new(),
@@ -145,6 +156,7 @@ impl Sfu {
 
     /// Takes the outputs since the last call.
     pub fn take_outputs(&mut self) -> Outputs {
+        self.outputs.workers = self.dispatcher.take_outputs();
         std::mem::take(&mut self.outputs)
     }
 
@@ -195,6 +207,7 @@ impl Sfu {
         if self.housekeeping_at <= now.instant {
             self.housekeeping_at = now.instant + HOUSEKEEPING;
             self.keep_house(now);
+            self.dispatcher.tick(now);
         }
         self.settle(now);
     }
@@ -217,6 +230,7 @@ impl Sfu {
         let rooms: Vec<RoomKey> = self.rooms.keys().copied().collect();
         for room in rooms {
             self.tell_speakers(room, now);
+            self.begin_silent_tracks(room, now);
             self.tell_counts(room);
             if self
                 .rooms
@@ -228,38 +242,51 @@ impl Sfu {
         }
     }
 
-    /// Handles a datagram received on one of the addresses in the settings.
-    pub fn datagram(
+    /// Handles a datagram received on one of the addresses in the settings; whether it belongs to a participant.
+    pub fn receive(
         &mut self,
-        source: SocketAddr,
+        source: (Protocol, SocketAddr),
         destination: SocketAddr,
         bytes: &[u8],
         now: Now,
-    ) {
-        let Ok(receive) = Receive::new(Protocol::Udp, source, destination, bytes) else {
+    ) -> bool {
+        let received = Receive::new(source.0, source.1, destination, bytes);
+        let path = (source.0, source.1, destination);
+        let is_taken = received.is_ok_and(|received| self.take(path, received, bytes, now));
+        if is_taken {
+            self.settle(now);
+        } else {
             self.counters.stray_datagrams += 1;
-            return;
-        };
-        let input = Input::Receive(now.instant, receive);
-        let Some((key, side)) = self.route(source, &input, bytes) else {
-            self.counters.stray_datagrams += 1;
-            return;
+        }
+        is_taken
+    }
+
+    fn take(
+        &mut self,
+        (protocol, client, destination): (Protocol, SocketAddr, SocketAddr),
+        received: Receive<'_>,
+        bytes: &[u8],
+        now: Now,
+    ) -> bool {
+        let input = Input::Receive(now.instant, received);
+        let Some((key, side)) = self.route((protocol, client), &input, bytes) else {
+            return false;
         };
         let Some(peer) = self.peer_mut(key, side) else {
-            return;
+            return false;
         };
-        if !peer.receive(input, bytes) {
-            self.counters.stray_datagrams += 1;
-            return;
+        let taken = peer.receive(input, bytes);
+        if taken {
+            peer.paths.heard(protocol, client, destination, now.instant);
+            self.touch(key, side);
         }
-        self.touch(key, side);
-        self.settle(now);
+        taken
     }
 
     /// Demultiplexes a datagram: by its source address, or by the user name of a STUN request.
     fn route(
         &mut self,
-        source: SocketAddr,
+        source: (Protocol, SocketAddr),
         input: &Input<'_>,
         bytes: &[u8],
     ) -> Option<(ParticipantKey, Side)> {
@@ -408,12 +435,7 @@ impl Sfu {
 
     /// A sid with this prefix and twelve unambiguous characters.
     pub(super) fn sid(&mut self, prefix: &str) -> Arc<str> {
-        const ALPHABET: &[u8] = b"23456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
-        let mut sid = prefix.to_owned();
-        while sid.len() < 3 + 12 {
-            sid.push(char::from(*self.rng.choice(ALPHABET).unwrap_or(&b'2')));
-        }
-        sid.into()
+        sid(&mut self.rng, prefix).into()
     }
 
     /// Sends a message to a participant, if it is connected.
@@ -546,6 +568,7 @@ impl Sfu {
         };
         let of = room.party.clone();
         let room = self.room_info(room);
+        self.tell_dispatcher(event, &room, participant.as_ref(), now);
         self.outputs.events.push(RoomEvent {
             event,
             room,
@@ -583,6 +606,16 @@ impl Sfu {
             room.pace.spend(cost);
         }
     }
+}
+
+/// A sid with this prefix and twelve unambiguous characters.
+pub(super) fn sid(rng: &mut fastrand::Rng, prefix: &str) -> String {
+    const ALPHABET: &[u8] = b"23456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
+    let mut sid = prefix.to_owned();
+    while sid.len() < 3 + 12 {
+        sid.push(char::from(*rng.choice(ALPHABET).unwrap_or(&b'2')));
+    }
+    sid
 }
 
 /// The user fragment in a STUN request: the user name up to the colon (RFC 8445 section 7.2.2).

@@ -18,6 +18,7 @@ use proto::simulate_scenario::Scenario;
 use super::limits;
 use super::offers::{Answer, DescriptionError, Offer, Reduced};
 use super::participant::OnResume;
+use super::room::Way;
 use super::sfu::Sfu;
 use super::shapes::Shaped as _;
 use super::wire::Excess;
@@ -231,7 +232,41 @@ impl Sfu {
             Scenario::LeaveRequestFullReconnect(_) => {
                 self.renew(key, DisconnectReason::UnknownReason);
             }
-            Scenario::SwitchCandidateProtocol(_) | Scenario::SubscriberBandwidth(_) => {}
+            Scenario::SwitchCandidateProtocol(protocol) => self.only_by(key, protocol),
+            Scenario::SubscriberBandwidth(_) => {}
+        }
+    }
+
+    /// From the next time on that this participant joins the room, which it does by itself, it is reached by this protocol only,
+    /// until it asks for UDP.
+    fn only_by(&mut self, key: ParticipantKey, protocol: i32) {
+        let way = match proto::CandidateProtocol::try_from(protocol) {
+            // Where this server has no such way, there would be none at all.
+            Ok(proto::CandidateProtocol::Tcp) if self.settings.addresses.tcp.is_empty() => return,
+            Ok(proto::CandidateProtocol::Tcp) => Some(Way::Tcp),
+            Ok(proto::CandidateProtocol::Tls) => {
+                let turn = self.settings.turn.as_ref();
+                if turn.is_none_or(|turn| !turn.has_tls()) {
+                    return;
+                }
+                Some(Way::Relayed)
+            }
+            _ => None,
+        };
+        let Some(participant) = self.participants.get(&key) else {
+            return;
+        };
+        let Some(room) = self.rooms.get_mut(&participant.room) else {
+            return;
+        };
+        match way {
+            Some(way) if room.ways.len() < limits::WAYS_PER_ROOM => {
+                room.ways.insert((&*participant.identity).into(), way);
+            }
+            Some(_) => {}
+            None => {
+                room.ways.remove(&*participant.identity);
+            }
         }
     }
 

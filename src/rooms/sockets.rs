@@ -3,55 +3,66 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdUdpSocket};
 
-use tokio::net::UdpSocket;
+use vivavoce_takeover::{self as takeover, Datagrams, OpenDatagrams, SocketName, SocketUse};
 
 /// Kernel buffers: large enough for a burst of one keyframe to many receivers.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
 /// One UDP socket per address, with the address that clients are told.
 #[derive(Debug)]
-pub struct Sockets(Vec<(StdUdpSocket, SocketAddr)>);
+pub struct Sockets(Vec<(Datagrams, SocketAddr)>);
 
 impl Sockets {
     /// Binds `port` (0: any that is free on all addresses) on pairs of local and advertised address.
     pub fn bind(addresses: &[(IpAddr, IpAddr)], port: u16) -> io::Result<Self> {
+        Self::take_or_bind(
+            (&takeover::Sockets::default(), SocketUse::RoomsUdp),
+            addresses,
+            port,
+        )
+    }
+
+    /// The same, or those that a former server had for this use.
+    pub fn take_or_bind(
+        (all, of): (&takeover::Sockets, SocketUse),
+        addresses: &[(IpAddr, IpAddr)],
+        port: u16,
+    ) -> io::Result<Self> {
         const ATTEMPTS: usize = 16;
         let mut failed = io::Error::new(
             io::ErrorKind::AddrNotAvailable,
             "there is no address to open the media port at",
         );
         for _ in 0..if port == 0 { ATTEMPTS } else { 1 } {
-            match Self::bind_once(addresses, port) {
+            match Self::bind_once((all, of), addresses, port) {
                 Ok(sockets) if sockets.0.is_empty() => break,
                 Ok(sockets) => return Ok(sockets),
                 Err(error) => failed = error,
             }
+            all.forget(of);
         }
         Err(failed)
     }
 
-    fn bind_once(addresses: &[(IpAddr, IpAddr)], mut port: u16) -> io::Result<Self> {
-        let mut bound = Vec::new();
+    fn bind_once(
+        (all, of): (&takeover::Sockets, SocketUse),
+        addresses: &[(IpAddr, IpAddr)],
+        wanted: u16,
+    ) -> io::Result<Self> {
+        let (mut bound, mut port) = (Vec::new(), wanted);
         for (local, advertised) in addresses {
-            let domain = socket2::Domain::for_address((*local, port).into());
-            let socket = socket2::Socket::new(domain, socket2::Type::DGRAM, None)?;
-            // Best effort: the kernel caps them without an error.
-            let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
-            let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
-            socket.set_nonblocking(true)?;
-            socket.bind(&SocketAddr::from((*local, port)).into())?;
-            let socket = StdUdpSocket::from(socket);
-            port = socket.local_addr()?.port();
-            bound.push((socket, SocketAddr::from((*advertised, port))));
+            let name = SocketName::new(of, (*local, wanted).into());
+            let datagrams = all.datagrams(name, || bind(*local, port))?;
+            port = datagrams.local_addr()?.port();
+            bound.push((datagrams, SocketAddr::from((*advertised, port))));
         }
         Ok(Self(bound))
     }
 
     /// The sockets for the current tokio runtime, with the advertised addresses.
-    pub(super) fn into_tokio(self) -> io::Result<Vec<(UdpSocket, SocketAddr)>> {
+    pub(super) fn open(self) -> io::Result<Vec<(OpenDatagrams, SocketAddr)>> {
         let sockets = self.0.into_iter();
-        let sockets =
-            sockets.map(|(socket, advertised)| Ok((UdpSocket::from_std(socket)?, advertised)));
+        let sockets = sockets.map(|(socket, advertised)| Ok((socket.open()?, advertised)));
         sockets.collect()
     }
 
@@ -59,6 +70,17 @@ impl Sockets {
     pub fn advertised(&self) -> Vec<SocketAddr> {
         self.0.iter().map(|(_, advertised)| *advertised).collect()
     }
+}
+
+fn bind(local: IpAddr, port: u16) -> io::Result<StdUdpSocket> {
+    let domain = socket2::Domain::for_address((local, port).into());
+    let socket = socket2::Socket::new(domain, socket2::Type::DGRAM, None)?;
+    // Best effort: the kernel caps them without an error.
+    let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
+    let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
+    socket.set_nonblocking(true)?;
+    socket.bind(&SocketAddr::from((local, port)).into())?;
+    Ok(socket.into())
 }
 
 /// The host's addresses for media, each advertised as itself; or the given advertised addresses, each with the local

@@ -10,8 +10,10 @@ use bytes::Bytes;
 use str0m::change::SdpApi;
 use str0m::channel::{ChannelConfig, ChannelId, Reliability};
 use str0m::format::CodecConfig;
-use str0m::net::Transmit;
+use str0m::net::{TcpType, Transmit};
 use str0m::{Candidate, Event, Input, Output, Rtc, RtcConfig};
+
+use super::room::Way;
 
 /// The labels of the data channels that clients know.
 const RELIABLE: &str = "_reliable";
@@ -43,6 +45,45 @@ pub enum Delivery {
     Lossy,
 }
 
+/// Where a server is reached by media.
+#[derive(Debug, Clone, Default)]
+pub struct Addresses {
+    pub udp: Vec<SocketAddr>,
+    /// It accepts connections there (RFC 6544).
+    pub tcp: Vec<SocketAddr>,
+}
+
+impl Addresses {
+    /// Those by which somebody is reached who wants one way only. What is relayed to the server comes to its UDP port.
+    pub(super) fn only(&self, way: Option<Way>) -> Self {
+        match way {
+            None | Some(Way::Relayed) => self.clone(),
+            Some(Way::Tcp) => Self {
+                udp: Vec::new(),
+                tcp: self.tcp.clone(),
+            },
+        }
+    }
+
+    fn candidates(&self) -> impl Iterator<Item = Candidate> {
+        let udp = self
+            .udp
+            .iter()
+            .map(|address| (address, Candidate::builder().udp().host(*address).build()));
+        let tcp = self.tcp.iter().map(|address| {
+            let candidate = Candidate::builder().tcp().host(*address);
+            (address, candidate.tcptype(TcpType::Passive).build())
+        });
+        udp.chain(tcp).filter_map(|(address, candidate)| match candidate {
+            Ok(candidate) => Some(candidate),
+            Err(error) => {
+                tracing::warn!(%address, %error, "this address cannot be offered to the other side");
+                None
+            }
+        })
+    }
+}
+
 /// A peer connection. str0m asserts a few things that a hostile peer might reach: one that panics is given up alone.
 pub struct Connection {
     rtc: Rtc,
@@ -57,17 +98,10 @@ pub struct Connection {
 
 impl Connection {
     /// A connection that is reachable at these addresses.
-    pub fn new(config: RtcConfig, addresses: &[SocketAddr], now: Instant) -> Self {
+    pub fn new(config: RtcConfig, addresses: &Addresses, now: Instant) -> Self {
         let mut rtc = config.build(now);
-        for address in addresses {
-            match Candidate::host(*address, "udp") {
-                Ok(candidate) => {
-                    rtc.add_local_candidate(candidate);
-                }
-                Err(error) => {
-                    tracing::warn!(%address, %error, "this address cannot be offered to the other side");
-                }
-            }
+        for candidate in addresses.candidates() {
+            rtc.add_local_candidate(candidate);
         }
         Self {
             rtc,

@@ -18,7 +18,7 @@ use crate::hooks::CallOwners;
 use crate::http::tls;
 use crate::providers::RoomProvider;
 use crate::providers::embedded;
-use crate::providers::embedded::sip::EmbeddedSip;
+use crate::providers::embedded::sip::{BridgeParts, EmbeddedSip};
 use crate::providers::livekit::{self, LiveKit};
 use crate::providers::rooms::telephone::{CallNews, WAITING_NEWS};
 use crate::quotas::Quota;
@@ -27,6 +27,8 @@ use crate::telephony::agent::TlsSettings;
 use crate::telephony::trunks::Trunks;
 use crate::tls_roots::Authorities;
 use crate::webhooks::{RoomEvents, Webhooks};
+use rustls::ServerConfig;
+use vivavoce_takeover::{Former, Sockets};
 
 /// The running rooms and the actors in front of them.
 pub(super) struct OpenRooms {
@@ -63,6 +65,7 @@ impl OpenRooms {
         hooks: &Recipient<CallJoined>,
         owners: Option<CallOwners>,
         calls: &Quota,
+        (sockets, former): (&Sockets, Option<Arc<Former>>),
     ) -> Result<Self, ServerError> {
         let rtc = &settings.rtc;
         match livekit::mode(rtc) {
@@ -86,21 +89,20 @@ impl OpenRooms {
                 let (sender, news) = mpsc::channel(WAITING_NEWS);
                 let claim_unowned = settings.auth.claim_unowned_rooms;
                 let bounds = Bounds::new(settings);
-                let started = embedded::start(rtc, data_dir, claim_unowned, bounds)?;
-                let rooms = (started.server.clone(), started.key.key.clone());
-                let tls = sip_tls(settings)?;
-                let telephone = EmbeddedSip::start(
-                    &settings.sip,
-                    rtc,
-                    tls,
-                    rooms,
+                let parts = (sockets, turn_tls(settings)?);
+                let started = embedded::start(rtc, data_dir, claim_unowned, bounds, parts)?;
+                let parts = BridgeParts {
+                    tls: sip_tls(settings)?,
+                    rooms: (started.server.clone(), started.key.key.clone()),
                     owners,
-                    calls.clone(),
-                    sender,
-                )
-                .await;
+                    quota: calls.clone(),
+                    news: sender,
+                    sockets: sockets.clone(),
+                };
+                let telephone = EmbeddedSip::start(&settings.sip, rtc, parts).await;
                 let telephone = Arc::new(telephone.map_err(ServerError::Telephone)?);
                 let provider = started.provider.with_telephone(telephone.clone());
+                let provider = provider.with_former(former);
                 let trunks = Trunks::open(data_dir).map_err(ServerError::Trunks)?;
                 let events = RoomEvents::open(settings, &started.key, authorities);
                 let events = events.map_err(ServerError::RoomEvents)?;
@@ -200,6 +202,44 @@ pub(crate) fn check_telephone(settings: &Settings) -> Result<(), ServerError> {
         EmbeddedSip::check(&settings.sip).map_err(ServerError::Telephone)?;
     }
     Ok(())
+}
+
+/// What the settings of the TURN server lack.
+pub(super) fn turn_problems(settings: &Settings) -> Vec<String> {
+    let (rtc, server) = (&settings.rtc, &settings.server);
+    let mut problems = Vec::new();
+    if rtc.turn_tls_cert.is_some() != rtc.turn_tls_key.is_some() {
+        problems.push("rtc.turn.tls_cert, rtc.turn.tls_key: one needs the other".to_owned());
+    }
+    if rtc.turn_tls_port.is_none() {
+        return problems;
+    }
+    if rtc.turn_domain.is_none() {
+        problems.push(
+            "rtc.turn.tls_port: needs rtc.turn.domain, the name in the certificate".to_owned(),
+        );
+    }
+    if rtc.turn_tls_cert.is_none() && server.tls_cert.is_none() {
+        problems.push("rtc.turn.tls_port: needs rtc.turn.tls_cert and rtc.turn.tls_key, or those of server.tls".to_owned());
+    }
+    problems
+}
+
+/// The TLS configuration of the TURN server.
+fn turn_tls(settings: &Settings) -> Result<Option<ServerConfig>, ServerError> {
+    let (rtc, server) = (&settings.rtc, &settings.server);
+    if rtc.turn_tls_port.is_none() {
+        return Ok(None);
+    }
+    let own = rtc
+        .turn_tls_cert
+        .as_deref()
+        .zip(rtc.turn_tls_key.as_deref());
+    let shared = server.tls_cert.as_deref().zip(server.tls_key.as_deref());
+    let config = own
+        .or(shared)
+        .map(|(cert, key)| tls::server_config(cert, key));
+    Ok(config.transpose()?)
 }
 
 /// The TLS configuration of the SIP bridge.

@@ -24,6 +24,7 @@ fn contradictions(settings: &Settings) -> Vec<String> {
     if server.tls_cert.is_some() != server.tls_key.is_some() {
         problems.push("server.tls.cert, server.tls.key: one needs the other".to_owned());
     }
+    problems.extend(super::rooms::turn_problems(settings));
     let backchannels = settings.turns.backchannels_json.as_ref();
     if let Err(problem) = Lists::read(backchannels) {
         problems.push(format!("turns.backchannels_json: {problem}"));

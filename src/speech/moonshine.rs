@@ -5,7 +5,9 @@
 use std::path::Path;
 
 use crate::onnx::{Input, Network, Runtime, Value, tensor};
-use crate::recogniser::{Heard, HeardWord, Hearing, RATE_HZ, Recogniser, probability, repeats};
+use crate::recogniser::{
+    Heard, HeardWord, Hearing, LOST, RATE_HZ, Recogniser, probability, repeats, voiced,
+};
 use crate::worker::SpeechError;
 
 const BEGIN: u32 = 1;
@@ -27,6 +29,8 @@ const SPACE: &str = "\u{2581}";
 /// Words that are as unlikely as these, 0.4 each, are no words: in noise of voices more of them are invented than heard,
 /// and without noise nothing that is right is as unlikely (measured by `benches/ears`).
 const NONSENSE: f32 = -0.92;
+/// Copies of a word, and of a longer phrase, with which a text that has no end is no text any more.
+const ENDLESS: [usize; 2] = [6, 4];
 
 /// A loaded model.
 #[derive(Debug)]
@@ -135,7 +139,9 @@ impl Moonshine {
             }
             tokens.push(token);
             likely.push(probability);
-            if let Some(keep) = repeats(&tokens) {
+            // A repetition from which it finds its way back may have been said.
+            let often = if tokens.len() < most { LOST } else { ENDLESS };
+            if let Some(keep) = repeats(&tokens, often) {
                 tokens.truncate(keep);
                 likely.truncate(keep);
                 break;
@@ -201,7 +207,7 @@ impl Recogniser for Moonshine {
         let words = if hearing.partial {
             Vec::new()
         } else {
-            spread(&said, &voiced(samples))
+            spread(&said, &voice(samples))
         };
         Ok(Heard {
             text,
@@ -229,17 +235,11 @@ fn is_invented(text: &str, confidence: f32) -> bool {
     !text.chars().any(char::is_alphanumeric) || known || (again && confidence < 0.7)
 }
 
-/// The seconds at which each stretch of 20 ms with a voice in it ends and begins: what is louder than a twentieth of the
-/// loudest.
-fn voiced(samples: &[i16]) -> Vec<f64> {
-    let loudness = |frame: &[i16]| {
-        let sum: f64 = frame.iter().map(|&x| f64::from(x).powi(2)).sum();
-        (sum / frame.len().max(1) as f64).sqrt()
-    };
-    let loud: Vec<f64> = samples.chunks(FRAME).map(loudness).collect();
-    let least = loud.iter().copied().fold(0.0, f64::max) / 20.0;
-    let frames = loud.iter().enumerate().filter(|(_, loud)| **loud >= least);
+/// The seconds at which each stretch of 20 ms with a voice in it begins.
+fn voice(samples: &[i16]) -> Vec<f64> {
+    let frames = voiced(samples, FRAME).into_iter().enumerate();
     frames
+        .filter(|(_, voiced)| *voiced)
         .map(|(at, _)| (at * FRAME) as f64 / RATE_HZ as f64)
         .collect()
 }
@@ -320,7 +320,7 @@ mod tests {
     fn words_are_where_there_is_a_voice() {
         let loud = [vec![0i16; 16_000], vec![9_000; 16_000]].concat();
         let said = [("one".to_owned(), 0.5), ("two".to_owned(), 0.75)];
-        let words = spread(&said, &voiced(&loud));
+        let words = spread(&said, &voice(&loud));
         let places: Vec<_> = words.iter().map(|word| (word.start, word.end)).collect();
         assert!(places[0].0 >= 1.0 && places[0].1 <= 1.5, "{places:?}");
         assert!(places[1].0 >= 1.49 && places[1].1 <= 2.0, "{places:?}");

@@ -86,12 +86,15 @@ pub fn probability(logits: &[f32], token: usize) -> f32 {
     logit.map_or(0.0, |logit| (logit - most).exp() / sum)
 }
 
-/// Where the last tokens repeat themselves, as models do that have lost the thread: how many of them belong to no more
-/// than one repetition.
-pub fn repeats(tokens: &[u32]) -> Option<usize> {
+/// Copies of a word, and of a phrase of three tokens or more, that nobody says one after the other: whoever writes them has
+/// lost the thread and does not find it again.
+pub const LOST: [usize; 2] = [12, 8];
+
+/// Where the last tokens repeat themselves as often as this, a word or two and a longer phrase: how many of them belong to
+/// no more than one repetition.
+pub fn repeats(tokens: &[u32], [words, phrases]: [usize; 2]) -> Option<usize> {
     for length in 1..=12 {
-        // One word may be said four times, a phrase three.
-        let times = if length < 3 { 6 } else { 4 };
+        let times = if length < 3 { words } else { phrases };
         let Some(begin) = tokens.len().checked_sub(length * times) else {
             break;
         };
@@ -104,16 +107,31 @@ pub fn repeats(tokens: &[u32]) -> Option<usize> {
     None
 }
 
+/// For each frame of so many samples whether there is a voice in it: whether it is louder than a twentieth of the loudest.
+pub fn voiced(samples: &[i16], frame: usize) -> Vec<bool> {
+    let loudness = |frame: &[i16]| {
+        let sum: f64 = frame.iter().map(|&x| f64::from(x).powi(2)).sum();
+        (sum / frame.len().max(1) as f64).sqrt()
+    };
+    let loud: Vec<f64> = samples.chunks(frame).map(loudness).collect();
+    let least = loud.iter().copied().fold(0.0, f64::max) / 20.0;
+    loud.into_iter().map(|loud| loud >= least).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_phrase_without_end_is_cut_to_one() {
-        assert_eq!(repeats(&[1, 2, 3, 4, 5]), None);
-        assert_eq!(repeats(&[9, 7, 7, 7, 7, 7, 7]), Some(2));
-        assert_eq!(repeats(&[9, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3]), Some(4));
-        // "no, no, no, no" is something that people say.
-        assert_eq!(repeats(&[1, 5, 1, 5, 1, 5, 1, 5]), None);
+        assert_eq!(repeats(&[1, 2, 3, 4, 5], LOST), None);
+        let word = [&[9][..], &[7; 12]].concat();
+        assert_eq!(repeats(&word, LOST), Some(2));
+        let phrase = [&[9][..], &[1, 2, 3].repeat(8)].concat();
+        assert_eq!(repeats(&phrase, LOST), Some(4));
+        // People laugh, and sing.
+        for said in [&word[..8], &phrase[..13], &[1, 5].repeat(7)] {
+            assert_eq!(repeats(said, LOST), None);
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use crate::hibari::{Hibari, Piece};
 use crate::onnx::Runtime;
 
 /// A file below the folder of models. A test without it fails and says how to get it.
@@ -51,6 +52,22 @@ pub fn sentences() -> Vec<(Vec<i16>, Vec<String>)> {
             (samples, words(&text))
         })
         .collect()
+}
+
+/// A text as hibari says it: samples at 16 kHz.
+pub fn spoken(text: &str) -> Vec<i16> {
+    let mut voice = Hibari::load(&runtime(), &model("hibari")).unwrap();
+    let mut sound = Vec::new();
+    let mut give = |_: Piece, samples: &[f32]| {
+        sound.extend_from_slice(samples);
+        Ok(())
+    };
+    voice.speak(text, None, 1.0, &mut give).unwrap();
+    // Of three samples two remain; what is above 8 kHz is hardly heard in this voice.
+    let at = |place: usize| sound.get(place).copied().unwrap_or_default() * 30_000.0;
+    let thirds = (0..sound.len()).step_by(3);
+    let both = thirds.flat_map(|place| [at(place), f32::midpoint(at(place + 1), at(place + 2))]);
+    both.map(|sample| sample as i16).collect()
 }
 
 /// The words of a text: lower case, hyphens part them, titles as they are said.

@@ -39,6 +39,24 @@ impl SpokenText {
         });
     }
 
+    /// Appends another text, which begins at `at` in the client's.
+    pub(super) fn append(&mut self, other: Self, at: usize) {
+        let begin = self.text.len();
+        self.text.push_str(&other.text);
+        if other.replaced.is_empty() && begin == at {
+            return;
+        }
+        // What is the same in both lies elsewhere where something before it was replaced.
+        let kept = |said: Range<usize>, written: Range<usize>| Replaced {
+            said: begin + said.start..begin + said.end,
+            written: at + written.start..at + written.end,
+        };
+        let replaced = other.replaced.into_iter();
+        self.replaced.push(kept(0..0, 0..0));
+        self.replaced
+            .extend(replaced.map(|part| kept(part.said, part.written)));
+    }
+
     /// The byte offset in the client's text of the next word reported; `None` if it cannot be found.
     pub fn find(&mut self, word: &str) -> Option<usize> {
         let word = word.trim();

@@ -61,9 +61,10 @@ use tracing::Instrument;
 use vivavoce_audio::convert::Converter;
 use vivavoce_audio::{AudioFormat, Encoding, wav};
 use vivavoce_auth::TenantId;
+use vivavoce_core::ssml::Ssml;
 use vivavoce_seams::{
-    Credential, ErrorKind, ProviderError, ProviderTable, TextToSpeech, TtsEvent, TtsRequest,
-    TtsStream,
+    Credential, ErrorKind, ProviderError, ProviderTable, TakesSsml, TextToSpeech, TtsEvent,
+    TtsRequest, TtsStream,
 };
 
 use vivavoce_quotas::{FairQueue, Party, Permit, Quota, Refused, Share, Slot};
@@ -72,7 +73,9 @@ use vivavoce_telemetry::metrics::{self, Task};
 pub use alignment::SpokenText;
 use cache::Cache;
 pub use cache::CacheSettings;
-pub use request::{CacheKey, InvalidField, MAX_TEXT_BYTES, Owner, SpeechConfig, TtsConfig};
+pub use request::{
+    CacheKey, InvalidField, MAX_TEXT_BYTES, Owner, SpeechConfig, TextType, TtsConfig,
+};
 use single_flight::{Budget, Flight, MemoryReservation};
 pub use single_flight::{FlightReader, SpokenWord};
 
@@ -157,6 +160,12 @@ pub struct Synthesizer {
 /// A provider, and the caller's own credential for it, if any.
 type Provider = (Arc<dyn TextToSpeech>, Option<Credential>);
 
+/// What is said.
+enum Given {
+    Text(String),
+    Document(Ssml),
+}
+
 /// The requested speech. The memory of its audio is counted as long as this exists.
 #[derive(Debug)]
 pub struct Speech {
@@ -226,6 +235,50 @@ impl Synthesizer {
         self.cache.as_ref().map_or(Ok(()), Cache::scan)
     }
 
+    /// What the provider of a config takes of SSML.
+    pub fn takes_ssml(&self, config: &SpeechConfig) -> Option<TakesSsml> {
+        let provider = self.providers.text_to_speech(&config.provider)?;
+        provider.takes_ssml()
+    }
+
+    /// Checks that the provider of a config takes this document.
+    pub fn check_ssml(&self, config: &SpeechConfig, document: &Ssml) -> Result<(), InvalidField> {
+        let slug = &config.provider;
+        let Some(takes) = self.takes_ssml(config) else {
+            let all = self.providers.text_to_speech_slugs().into_iter();
+            let take = |slug: &&str| {
+                let provider = self.providers.text_to_speech(slug);
+                provider.is_some_and(|provider| provider.takes_ssml().is_some())
+            };
+            let others: Vec<_> = all.filter(take).collect();
+            let problem = match &others[..] {
+                [] => format!("{slug} takes no SSML, nor does another provider of this server"),
+                others => format!("{slug} takes no SSML; these do: {}", others.join(", ")),
+            };
+            let field = "text_type";
+            return Err(InvalidField { field, problem });
+        };
+        let (bytes, most) = (document.document().len(), takes.bytes);
+        if bytes > most {
+            let problem = format!("{slug} takes documents of {most} bytes, this has {bytes}");
+            let field = "text";
+            return Err(InvalidField { field, problem });
+        }
+        Ok(())
+    }
+
+    /// Synthesises a document of SSML as [`speak`](Self::speak) does a text.
+    pub async fn speak_ssml(
+        self: &Arc<Self>,
+        config: SpeechConfig,
+        document: &Ssml,
+        party: &Party,
+    ) -> Result<Speech, SynthesisError> {
+        self.check_ssml(&config, document)?;
+        self.speak_given(config, Given::Document(document.clone()), party)
+            .await
+    }
+
     /// Synthesises a text, or takes it from the cache. Returns as soon as the request is known to be valid; provider
     /// failures are reported when the audio is read.
     pub async fn speak(
@@ -234,20 +287,31 @@ impl Synthesizer {
         text: &str,
         party: &Party,
     ) -> Result<Speech, SynthesisError> {
+        self.speak_given(config, Given::Text(text.to_owned()), party)
+            .await
+    }
+
+    async fn speak_given(
+        self: &Arc<Self>,
+        config: SpeechConfig,
+        given: Given,
+        party: &Party,
+    ) -> Result<Speech, SynthesisError> {
         let (provider, credential) = self.provider(&config)?;
         let fingerprint = match &credential {
             Some(credential) => credential.fingerprint(),
             None => provider.credential_fingerprint(),
         };
         let endpoint = provider.endpoint();
-        let key = config.cache_key(
-            text,
-            &Owner {
-                endpoint,
-                credential: fingerprint,
-                tenant: party.tenant().map(TenantId::as_str),
-            },
-        );
+        let owner = Owner {
+            endpoint,
+            credential: fingerprint,
+            tenant: party.tenant().map(TenantId::as_str),
+        };
+        let key = match &given {
+            Given::Text(text) => config.cache_key(text, &owner),
+            Given::Document(document) => config.cache_key(&document.document(), &owner).of_ssml(),
+        };
         let kept = self.cached(key, party).await.and_then(cache_entry::unpack);
         if self.cache.is_some() {
             metrics::cache_asked(kept.is_some());
@@ -264,7 +328,10 @@ impl Synthesizer {
                 },
             });
         }
-        let spoken = config.spoken(text)?.text;
+        let spoken = match given {
+            Given::Text(text) => Given::Text(config.spoken(&text)?.text),
+            Given::Document(document) => Given::Document(config.spoken_ssml(&document)?.0),
+        };
         Ok(Speech {
             cached: false,
             sound: Sound::Streaming(self.join_or_start(
@@ -323,7 +390,7 @@ impl Synthesizer {
         key: CacheKey,
         provider: Provider,
         config: SpeechConfig,
-        text: String,
+        text: Given,
         party: &Party,
     ) -> Result<FlightReader, SynthesisError> {
         let begin = || {
@@ -358,7 +425,7 @@ impl Synthesizer {
         flight: Flight,
         provider: Provider,
         config: SpeechConfig,
-        text: String,
+        text: Given,
         (party, permit): (Party, Permit),
     ) {
         let this = Arc::clone(self);
@@ -441,7 +508,7 @@ impl Drop for RunningSynthesis {
 }
 
 impl RunningSynthesis {
-    async fn run(&self, provider: Provider, config: SpeechConfig, text: String, party: Party) {
+    async fn run(&self, provider: Provider, config: SpeechConfig, text: Given, party: Party) {
         let own_credential = !config.auth.is_empty();
         let made = self.make(provider, &config, text, party.clone());
         let result = tokio::select! {
@@ -483,7 +550,7 @@ impl RunningSynthesis {
         &self,
         (provider, credential): Provider,
         config: &SpeechConfig,
-        text: String,
+        text: Given,
         party: Party,
     ) -> Result<(), SynthesisError> {
         let slug = provider.slug();
@@ -511,11 +578,16 @@ impl RunningSynthesis {
             request_timeout: config.request_timeout,
             credential,
         };
-        let text = futures_util::stream::once(std::future::ready(text)).boxed();
         let asked = Instant::now();
         let mut silent = true;
-        let TtsStream { format, mut events } =
-            provider.synthesize(request, text).await.map_err(failed)?;
+        let begun = match text {
+            Given::Text(text) => {
+                let text = futures_util::stream::once(std::future::ready(text)).boxed();
+                provider.synthesize(request, text).await
+            }
+            Given::Document(document) => provider.synthesize_ssml(request, &document).await,
+        };
+        let TtsStream { format, mut events } = begun.map_err(failed)?;
         let extra_speed = config.speaking_rate / native_rate;
         let mut converter = converter(format, config.format, extra_speed)?;
         loop {

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use super::alignment::SpokenText;
 use super::pronunciation::{Pronunciation, Pronunciations};
 use vivavoce_audio::format::{AudioFormat, Encoding};
+use vivavoce_core::ssml::Ssml;
 use vivavoce_seams::OwnCredential;
 
 /// The maximum length of a request's text.
@@ -72,6 +73,17 @@ pub struct TtsConfig {
     fallback: Option<Vec<TtsConfig>>,
 }
 
+/// What the text of a request is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TextType {
+    /// What is said, as it is written.
+    #[default]
+    Plain,
+    /// A document of SSML.
+    Ssml,
+}
+
 /// A field with an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
@@ -80,6 +92,12 @@ pub struct InvalidField {
     pub field: &'static str,
     /// The problem.
     pub problem: String,
+}
+
+fn too_long_spoken() -> InvalidField {
+    let problem =
+        format!("with its pronunciations the text is longer than {MAX_SPOKEN_BYTES} bytes");
+    invalid("tts_config.pronunciations", problem)
 }
 
 fn invalid(field: &'static str, problem: impl Into<String>) -> InvalidField {
@@ -291,12 +309,26 @@ impl SpeechConfig {
     pub fn spoken(&self, text: &str) -> Result<SpokenText, InvalidField> {
         self.pronunciations
             .apply(text, MAX_SPOKEN_BYTES)
-            .ok_or_else(|| {
-                let problem = format!(
-                    "with its pronunciations the text is longer than {MAX_SPOKEN_BYTES} bytes"
-                );
-                invalid("tts_config.pronunciations", problem)
-            })
+            .ok_or_else(too_long_spoken)
+    }
+
+    /// The document with the pronunciations applied to its texts, and its text as it is said.
+    pub fn spoken_ssml(&self, document: &Ssml) -> Result<(Ssml, SpokenText), InvalidField> {
+        let mut spoken = SpokenText::default();
+        let replaced = document.replaced(|text, at, verbatim| {
+            let said = if verbatim {
+                let mut said = SpokenText::default();
+                said.keep(text);
+                said
+            } else {
+                self.pronunciations.apply(text, MAX_SPOKEN_BYTES)?
+            };
+            let text = said.text.clone();
+            spoken.append(said, at);
+            (spoken.text.len() <= MAX_SPOKEN_BYTES).then_some(text)
+        });
+        let replaced = replaced.ok_or_else(too_long_spoken)?;
+        Ok((replaced, spoken))
     }
 
     /// The cache key of the audio of `text` under this config: covers every field that affects the audio, the endpoint,
@@ -326,6 +358,14 @@ impl SpeechConfig {
         field(owner.tenant.unwrap_or_default().as_bytes());
         field(text.as_bytes());
         CacheKey(Sha256::digest(&fields).into())
+    }
+}
+
+impl CacheKey {
+    /// Of a text that is a document of SSML.
+    #[must_use]
+    pub(super) fn of_ssml(self) -> Self {
+        Self(Sha256::digest([&self.0[..], b"ssml"].concat()).into())
     }
 }
 

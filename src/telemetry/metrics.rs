@@ -106,6 +106,23 @@ pub fn session_resumed() {
     METRICS.resumes.inc();
 }
 
+/// A client's socket was passed on to the replica where its session runs; it ends there when the returned guard is dropped.
+pub fn socket_forwarded() -> ForwardedSocket {
+    METRICS.forwarded.inc();
+    ForwardedSocket(METRICS.forwarded.clone())
+}
+
+/// Counts a socket as passed on.
+#[derive(Debug)]
+#[must_use = "dropping it counts the socket as gone"]
+pub struct ForwardedSocket(Gauge);
+
+impl Drop for ForwardedSocket {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
 /// Text was dropped that was on its way when its utterance was cut.
 pub fn late_text_dropped() {
     METRICS.late_texts_dropped.inc();
@@ -139,6 +156,43 @@ pub fn room_opened() -> Present {
 /// A participant is in an embedded room, until the guard is dropped.
 pub fn participant_joined() -> Present {
     Present::among(&METRICS.participants)
+}
+
+/// An agent worker is connected, until the guard is dropped.
+pub fn agent_worker_connected() -> Present {
+    Present::among(&METRICS.agent_workers)
+}
+
+/// A job of an agent exists, until the guard is dropped.
+pub fn agent_job_created() -> Present {
+    Present::among(&METRICS.agent_jobs)
+}
+
+/// How a job of an agent has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AgentJobEnd {
+    /// The agent has done it, or it has ended with its room.
+    Succeeded,
+    /// The agent failed, or was lost.
+    Failed,
+    /// No worker has taken it.
+    NotTaken,
+}
+
+impl EncodeLabelValue for AgentJobEnd {
+    fn encode(&self, encoder: &mut LabelValueEncoder) -> fmt::Result {
+        encoder.write_str(match self {
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::NotTaken => "not_taken",
+        })
+    }
+}
+
+/// A job of an agent has ended.
+pub fn agent_job_ended(outcome: AgentJobEnd) {
+    let label = AgentJobLabel { outcome };
+    METRICS.agent_jobs_ended.get_or_create(&label).inc();
 }
 
 /// What became of a question to the end-of-turn model.
@@ -484,6 +538,8 @@ pub enum RoomInput {
     Message,
     /// A call of the room service API.
     Call,
+    /// A message of an agent worker.
+    Worker,
 }
 
 impl EncodeLabelValue for RoomInput {
@@ -493,6 +549,7 @@ impl EncodeLabelValue for RoomInput {
             Self::Signal => "signal",
             Self::Message => "message",
             Self::Call => "call",
+            Self::Worker => "worker",
         })
     }
 }
@@ -563,6 +620,11 @@ struct TurnAnswerLabel {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RoomEventLabel {
     event: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AgentJobLabel {
+    outcome: AgentJobEnd,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -642,6 +704,7 @@ struct Metrics {
     finals_dropped: Counter,
     late_texts_dropped: Counter,
     resumes: Counter,
+    forwarded: Gauge,
     turns: Family<TurnLabel, Counter>,
     turn_answered: Durations,
     interruptions: Counter,
@@ -676,6 +739,9 @@ struct Metrics {
     quota_refusals: Family<OfQuota, Counter>,
     calls_told: Family<Telling, Counter>,
     agent_dials: Family<Dialling, Counter>,
+    agent_workers: Gauge,
+    agent_jobs: Gauge,
+    agent_jobs_ended: Family<AgentJobLabel, Counter>,
     room_events: Family<RoomEventLabel, Counter>,
     removed_by_owner: Counter,
     room_inputs_refused: Family<RoomInputLabel, Counter>,
@@ -700,6 +766,7 @@ impl Metrics {
             finals_dropped: Counter::default(),
             late_texts_dropped: Counter::default(),
             resumes: Counter::default(),
+            forwarded: Gauge::default(),
             turns: Family::default(),
             turn_answered: durations(),
             interruptions: Counter::default(),
@@ -734,6 +801,9 @@ impl Metrics {
             quota_refusals: Family::default(),
             calls_told: Family::default(),
             agent_dials: Family::default(),
+            agent_workers: Gauge::default(),
+            agent_jobs: Gauge::default(),
+            agent_jobs_ended: Family::default(),
             room_events: Family::default(),
             removed_by_owner: Counter::default(),
             room_inputs_refused: Family::default(),
@@ -799,6 +869,11 @@ impl Metrics {
             "session_resumes",
             "Sockets with which clients came back to their sessions",
             self.resumes.clone(),
+        );
+        registry.register(
+            "forwarded_sockets",
+            "Sockets that are passed on to the replicas where their sessions run",
+            self.forwarded.clone(),
         );
         registry.register(
             "tts_late_texts",
@@ -976,6 +1051,21 @@ impl Metrics {
             "agent_dials",
             "Agents that were dialled, by what became of it",
             self.agent_dials.clone(),
+        );
+        registry.register(
+            "agent_workers",
+            "Agent workers that are connected",
+            self.agent_workers.clone(),
+        );
+        registry.register(
+            "agent_jobs",
+            "Jobs of agents that have not ended",
+            self.agent_jobs.clone(),
+        );
+        registry.register(
+            "agent_jobs_ended",
+            "Jobs of agents that have ended, by how",
+            self.agent_jobs_ended.clone(),
         );
         registry.register("rooms", "Embedded rooms", self.rooms.clone());
         registry.register(

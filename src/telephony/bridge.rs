@@ -30,6 +30,7 @@ use vivavoce_seams::rooms::telephone::{
     CallError, CallErrorKind, CallOf, CallReport, Direction, HangupCause, Line, NewCall,
     NewTransfer, NewsSender, PlacedCall, TransferTarget, Trunk,
 };
+use vivavoce_takeover::Sockets;
 use vivavoce_telemetry::metrics::{self, SipRefusal};
 
 /// How long, and how many, ended calls are still reported.
@@ -65,6 +66,8 @@ pub type Owners = Arc<dyn Fn(&[(String, String)], &str) -> Takeover + Send + Syn
 pub struct BridgeSettings {
     /// Where to listen for SIP.
     pub listen: Vec<Listen>,
+    /// Those of a former server.
+    pub sockets: Sockets,
     /// Networks that may call.
     pub allowed: Vec<IpNet>,
     /// The address that others are told, behind a NAT.
@@ -148,7 +151,7 @@ impl Slot {
     /// Takes a place in a room, if there is one.
     fn enter(&mut self, room: &str) -> bool {
         let mut calls = self.inner.table();
-        let live = calls.live.values().filter(|handle| handle.room == room);
+        let live = calls.live.values().filter(|handle| handle.is_in(room));
         let placing = calls.placing_into.iter().filter(|one| *one == room);
         if live.count() + placing.count() >= self.inner.settings.most_calls_per_room {
             metrics::sip_refused(SipRefusal::Room);
@@ -206,7 +209,7 @@ impl Inner {
         let of_participant = calls
             .live
             .values()
-            .filter(|handle| handle.room == room && handle.identity == identity);
+            .filter(|handle| handle.is_in(room) && handle.identity == identity);
         of_participant.max_by_key(|handle| handle.began).cloned()
     }
 
@@ -294,7 +297,7 @@ impl Bridge {
         for listen in &settings.listen {
             let Listen { protocol, address } = listen;
             let address = agent
-                .listen(listen)
+                .listen_at(listen, &settings.sockets)
                 .await
                 .map_err(|error| format!("sip.listen: {}:{address}: {error}", protocol.name()))?;
             tracing::info!(protocol = protocol.name(), %address, "listening for SIP calls");
@@ -402,7 +405,7 @@ impl Bridge {
     fn handle(&self, call: &CallOf) -> Result<Arc<CallHandle>, CallError> {
         let handle = self.inner.table().live.get(&call.sip_call_id).cloned();
         let handle =
-            handle.filter(|handle| handle.room == call.room && handle.identity == call.identity);
+            handle.filter(|handle| handle.is_in(&call.room) && handle.identity == call.identity);
         handle.ok_or_else(gone)
     }
 
@@ -695,7 +698,7 @@ impl Inner {
         let room = format!("{}{ours}", self.settings.room_prefix);
         let apart = |handle: &Arc<CallHandle>| {
             handle.direction == Direction::Inbound
-                && handle.room == room
+                && handle.is_in(&room)
                 && (self.settings.room_mode == RoomMode::Call || handle.owner.as_ref() != owner)
         };
         let is_number = ours

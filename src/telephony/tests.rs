@@ -178,6 +178,7 @@ async fn bridge_bounded(
     let own = 40_000 + u16::try_from(std::process::id() % 200).unwrap() * 100;
     let first = own + PORTS.fetch_add(1, Ordering::Relaxed) * 8;
     let settings = BridgeSettings {
+        sockets: vivavoce_takeover::Sockets::default(),
         listen: vec![Listen {
             protocol,
             address: (Ipv4Addr::LOCALHOST, 0).into(),

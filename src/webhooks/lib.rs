@@ -79,6 +79,9 @@ use vivavoce_telemetry::metrics;
 
 /// The minimum length of a signing secret.
 pub const MIN_SECRET_BYTES: usize = 16;
+/// How often is looked for what another server has left: most have the folder for themselves and find nothing.
+const ADOPT_EVERY: Duration = Duration::from_secs(2);
+
 /// The spool's folder, below the data folder.
 const FOLDER: &str = "webhooks";
 const MAX_WEBHOOKS: usize = 10_000;
@@ -278,6 +281,11 @@ impl Webhooks {
         let keys = Arc::clone(&hooks);
         let sender = WebhookSender::new(Arc::clone(&spool), settings, keys, authorities)?;
         tokio::spawn(sender.run(found, receiver, closing.clone()));
+        tokio::spawn(adopt(
+            Arc::clone(&spool),
+            entries.downgrade(),
+            closing.clone(),
+        ));
         Ok(Self {
             spool,
             has_receiver: settings.receiver.is_some(),
@@ -381,5 +389,37 @@ impl Webhooks {
         self.writing.close();
         self.writing.wait().await;
         self.closing.cancel();
+    }
+}
+
+/// Delivers what servers leave that end while this one runs.
+async fn adopt(
+    spool: Arc<Spool>,
+    entries: mpsc::WeakSender<(String, SpoolEntry)>,
+    closing: CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            () = closing.cancelled() => return,
+            () = tokio::time::sleep(ADOPT_EVERY) => {}
+        }
+        let looking = Arc::clone(&spool);
+        let adopted = match tokio::task::spawn_blocking(move || looking.adopt()).await {
+            Ok(Ok(adopted)) => adopted,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "what another server may have left in the spool cannot be read");
+                continue;
+            }
+            // The runtime is shutting down.
+            Err(_) => return,
+        };
+        for entry in adopted {
+            let Some(entries) = entries.upgrade() else {
+                return;
+            };
+            if entries.send((String::new(), entry)).await.is_err() {
+                return;
+            }
+        }
     }
 }

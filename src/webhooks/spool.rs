@@ -1,10 +1,14 @@
 //! The webhooks on disk, from when they are accepted until they are delivered: one file each, written atomically,
 //! bounded in number and bytes, in all and per [`Party`]. Webhooks about recordings have a capacity of their own.
 //! Everything here blocks; when to deliver is decided in [`super::queue`].
+//!
+//! Each server has a folder of its own, which it has locked: the spool's own, or while another server has that, as when it is
+//! being replaced, one in it. What is in a folder that nobody has locked was left by a server that has ended, and is
+//! [adopted](Spool::adopt).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt;
@@ -60,7 +64,8 @@ pub(super) struct Webhook {
 pub(super) struct SpoolEntry {
     pub(super) to: Destination,
     pub(super) of: Source,
-    file: String,
+    /// Below the spool's folder.
+    file: PathBuf,
     bytes: u64,
 }
 
@@ -92,8 +97,12 @@ struct StoredAddress {
 #[derive(Debug)]
 pub(super) struct Spool {
     folder: PathBuf,
+    /// The folder of what this server writes, below that.
+    own: PathBuf,
     bounds: Bounds,
     held: Mutex<Held>,
+    /// By their names below the folder.
+    locked: Mutex<HashMap<PathBuf, File>>,
 }
 
 #[derive(Debug)]
@@ -178,10 +187,86 @@ impl Places {
 impl Spool {
     /// Opens the folder and returns what an earlier process has left in it, oldest first.
     pub(super) fn open(folder: PathBuf, bounds: Bounds) -> io::Result<(Self, Vec<SpoolEntry>)> {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&folder)?;
+        make(&folder)?;
+        let mut spool = Self {
+            own: PathBuf::new(),
+            folder,
+            bounds,
+            held: Mutex::new(Held::new(bounds)),
+            locked: Mutex::default(),
+        };
+        if !spool.lock(Path::new(""))? {
+            spool.own = PathBuf::from(format!("{:016x}", fastrand::u64(..)));
+            make(&spool.folder.join(&spool.own))?;
+            let own = spool.own.clone();
+            if !spool.lock(&own)? {
+                return Err(io::Error::other("another server has just the same folder"));
+            }
+        }
+        let mut entries = spool.load_all(Path::new(""))?.unwrap_or_default();
+        entries.extend(spool.adopt()?);
+        Ok((spool, entries))
+    }
+
+    /// What servers have left that have ended since.
+    pub(super) fn adopt(&self) -> io::Result<Vec<SpoolEntry>> {
+        let mut places = vec![PathBuf::new()];
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                places.push(entry.file_name().into());
+            }
+        }
+        let mut adopted = Vec::new();
+        for place in places {
+            if !self.is_locked_here(&place) && self.lock(&place)? {
+                adopted.extend(self.load_all(&place)?.unwrap_or_default());
+                self.leave_if_empty(&place, &adopted);
+            }
+        }
+        Ok(adopted)
+    }
+
+    fn is_locked_here(&self, place: &Path) -> bool {
+        let locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
+        locked.contains_key(place)
+    }
+
+    /// Whether this server has the place now.
+    fn lock(&self, place: &Path) -> io::Result<bool> {
+        let file = match File::open(self.folder.join(place)) {
+            // It has just been removed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            opened => opened?,
+        };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(false),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let mut locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
+        locked.insert(place.to_owned(), file);
+        Ok(true)
+    }
+
+    /// Removes the folder of a server that has left nothing.
+    fn leave_if_empty(&self, place: &Path, entries: &[SpoolEntry]) {
+        let is_used = entries
+            .iter()
+            .any(|entry| entry.file.parent() == Some(place));
+        if place.as_os_str().is_empty() || is_used {
+            return;
+        }
+        // Unreadable files stay for whoever looks into them, with their folder.
+        let _ = fs::remove_dir(self.folder.join(place));
+    }
+
+    /// The webhooks in a place that this server has; `None` if another has it.
+    fn load_all(&self, place: &Path) -> io::Result<Option<Vec<SpoolEntry>>> {
+        if !self.is_locked_here(place) {
+            return Ok(None);
+        }
+        let folder = self.folder.join(place);
         let mut names = Vec::new();
         for entry in fs::read_dir(&folder)? {
             let entry = entry?;
@@ -197,10 +282,10 @@ impl Spool {
             }
         }
         names.sort_unstable();
-        let mut held = Held::new(bounds);
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let mut entries = Vec::new();
-        for file in names {
-            let path = folder.join(&file);
+        for name in names {
+            let path = folder.join(&name);
             match load(&path) {
                 Ok((webhook, bytes)) => {
                     let places = held.of(&webhook.of);
@@ -208,7 +293,7 @@ impl Spool {
                     entries.push(SpoolEntry {
                         to: webhook.to,
                         of: webhook.of,
-                        file,
+                        file: place.join(name),
                         bytes,
                     });
                 }
@@ -218,12 +303,7 @@ impl Spool {
                 }
             }
         }
-        let spool = Self {
-            folder,
-            bounds,
-            held: Mutex::new(held),
-        };
-        Ok((spool, entries))
+        Ok(Some(entries))
     }
 
     /// Writes a webhook to disk. Once this returns, it survives the process and a power failure.
@@ -280,7 +360,7 @@ impl Spool {
         webhook: &Webhook,
         bytes: u64,
         now: SystemTime,
-    ) -> Result<String, SpoolError> {
+    ) -> Result<PathBuf, SpoolError> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let (lane, party) = (webhook.to.lane(), &webhook.of.party);
         let places = held.of(&webhook.of);
@@ -291,7 +371,8 @@ impl Spool {
         held.serial += 1;
         let at = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let (at, serial, chance) = (at.as_millis(), held.serial, fastrand::u32(..));
-        Ok(format!("{at:014}-{serial:010}-{chance:08x}.{EXTENSION}"))
+        let name = format!("{at:014}-{serial:010}-{chance:08x}.{EXTENSION}");
+        Ok(self.own.join(name))
     }
 
     fn release(&self, lane: Lane, source: &Source, bytes: u64) {
@@ -300,16 +381,21 @@ impl Spool {
     }
 
     /// Writes atomically: the name appears once the content is on disk. Only this user can read the file.
-    fn write(&self, name: &str, text: &[u8]) -> io::Result<()> {
+    fn write(&self, name: &Path, text: &[u8]) -> io::Result<()> {
+        let folder = self.folder.join(&self.own);
         let mut file = tempfile::Builder::new()
             .prefix(".tmp")
-            .tempfile_in(&self.folder)?;
+            .tempfile_in(&folder)?;
         file.write_all(text)?;
         file.as_file().sync_all()?;
         file.persist_noclobber(self.folder.join(name))
             .map_err(|error| error.error)?;
-        File::open(&self.folder)?.sync_all()
+        File::open(&folder)?.sync_all()
     }
+}
+
+fn make(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
 fn load(path: &Path) -> io::Result<(Webhook, u64)> {
@@ -384,6 +470,7 @@ mod tests {
         spool.put(&to_hook, now).unwrap();
         fs::write(path.join(".tmpabc"), "torn").unwrap();
 
+        drop(spool);
         let (spool, found) = Spool::open(path.clone(), BOUNDS).unwrap();
         let read: Vec<_> = found
             .iter()
@@ -401,6 +488,41 @@ mod tests {
         spool.remove(&found[0]).unwrap();
         spool.remove(&found[1]).unwrap();
         assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn two_servers_deliver_each_their_own_until_one_of_them_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Spool::open(folder.path().to_owned(), BOUNDS).unwrap();
+        let now = SystemTime::now();
+        let read = |spool: &Spool, found: &[SpoolEntry]| {
+            let read = found.iter().map(|entry| spool.read(entry).unwrap());
+            read.collect::<Vec<_>>()
+        };
+        let (former, _) = open();
+        former.put(&webhook("a"), now).unwrap();
+        let (new, found) = open();
+        assert_eq!(found, []);
+        new.put(&webhook("b"), now).unwrap();
+        assert_eq!(new.adopt().unwrap(), []);
+        // The new one has a folder of its own, which the one after it finds; the former has the usual one.
+        let (next, found) = open();
+        assert_eq!(found, []);
+        drop(former);
+        let adopted = new.adopt().unwrap();
+        assert_eq!(read(&new, &adopted), [webhook("a")]);
+        new.remove(&adopted[0]).unwrap();
+        assert_eq!(new.adopt().unwrap(), []);
+        drop(new);
+        let adopted = next.adopt().unwrap();
+        assert_eq!(read(&next, &adopted), [webhook("b")]);
+        next.remove(&adopted[0]).unwrap();
+        drop(next);
+        // Folders without anything in them go.
+        let (last, found) = open();
+        assert_eq!(found, []);
+        drop(last);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[test]
@@ -492,6 +614,7 @@ mod tests {
             spool.put(&webhook, SystemTime::now()).unwrap();
         }
         all_of(&spool, &of(tenant("greedy"), false));
+        drop(spool);
         let (spool, found) = Spool::open(folder.path().to_owned(), WIDE).unwrap();
         let kept: Vec<_> = found.iter().take(3).map(|entry| entry.of.clone()).collect();
         assert_eq!(kept, sources);
@@ -505,6 +628,7 @@ mod tests {
         let (spool, _) = Spool::open(folder.path().to_owned(), BOUNDS).unwrap();
         spool.put(&webhook("a"), SystemTime::now()).unwrap();
         fs::write(folder.path().join("00.json"), "{\"id\":").unwrap();
+        drop(spool);
         let (_, found) = Spool::open(folder.path().to_owned(), BOUNDS).unwrap();
         assert_eq!(found.len(), 1);
         assert!(folder.path().join("00.unreadable").exists());

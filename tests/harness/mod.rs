@@ -3,6 +3,7 @@
 pub mod events;
 pub mod human_speech;
 pub mod models;
+pub mod redis;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -43,8 +44,10 @@ pub struct Server {
     child: Child,
     /// `http://host:port`.
     pub url: String,
-    /// Its data folder.
+    /// Its data folder, unless it replaces another server.
     pub data: tempfile::TempDir,
+    /// The folder that it works in.
+    folder: PathBuf,
 }
 
 impl Server {
@@ -80,6 +83,18 @@ impl Server {
         Self::start_command(command, data, environment, log)
     }
 
+    /// A server that replaces this one: it works in the data folder of this one, which must outlive it, and keeps its log in one
+    /// of its own.
+    pub fn replaced(&self, environment: &[(&str, &str)]) -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let log = std::fs::File::create(data.path().join(LOG)).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec \"$0\" \"$@\" --takeover", VIVAVOCE]);
+        let next = Self::start_over(command, data, self.folder.clone(), environment, log);
+        assert_eq!(next.url, self.url);
+        next
+    }
+
     /// The same, with its log lines somewhere else.
     pub fn start_logging(
         data: tempfile::TempDir,
@@ -111,15 +126,27 @@ impl Server {
     }
 
     fn start_command(
+        command: Command,
+        data: tempfile::TempDir,
+        environment: &[(&str, &str)],
+        log: impl Into<Stdio>,
+    ) -> Self {
+        let folder = data.path().to_owned();
+        Self::start_over(command, data, folder, environment, log)
+    }
+
+    /// A server over a folder.
+    fn start_over(
         mut command: Command,
         data: tempfile::TempDir,
+        folder: PathBuf,
         environment: &[(&str, &str)],
         log: impl Into<Stdio>,
     ) -> Self {
         let mut child = command
             .args(["serve", "--port", "0", "--data-dir"])
-            .arg(data.path())
-            .current_dir(data.path())
+            .arg(&folder)
+            .current_dir(&folder)
             // Servers of one machine cannot share the port of rooms.
             .env("RTC_UDP_PORT", "0")
             // Loading one takes a second of a core, and few tests are about it. Sessions that need one load it.
@@ -140,7 +167,12 @@ impl Server {
             })
             .expect("the server ended before it said where it listens");
         std::thread::spawn(move || lines.for_each(drop));
-        Self { child, url, data }
+        Self {
+            child,
+            url,
+            data,
+            folder,
+        }
     }
 
     /// Ends a server of [`Self::start_logged`] and gives its log.

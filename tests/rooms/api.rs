@@ -86,7 +86,7 @@ async fn whoever_may_not_is_told_so_in_twirps_words() {
             (400, "malformed"),
         ),
         (
-            "MoveParticipant",
+            "ForwardParticipant",
             &nothing,
             json!({}),
             (501, "unimplemented"),

@@ -39,8 +39,13 @@ impl Kind {
 fn interpreted(script: &str) -> Command {
     let root = env!("CARGO_MANIFEST_DIR");
     let python = script.ends_with("py");
+    let environment = if script == "agent_worker.py" {
+        "livekit-agents"
+    } else {
+        "python"
+    };
     let mut command = if python {
-        Command::new(format!("{root}/.clients/python/bin/python"))
+        Command::new(format!("{root}/.clients/{environment}/bin/python"))
     } else {
         Command::new("node")
     };

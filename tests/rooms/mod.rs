@@ -8,12 +8,15 @@ pub mod client;
 mod doors;
 mod egress;
 pub mod events;
+mod firewall;
 mod matrix;
+mod moving;
 mod network;
 mod proxy;
 mod resilience;
 pub mod rest;
 mod signal;
+pub mod workers;
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -27,6 +30,9 @@ pub const KEY: &str = "key";
 /// See [`KEY`].
 pub const SECRET: &str = "a secret of at least thirty-two bytes";
 
+/// Both as settings.
+pub const KEYS: [(&str, &str); 2] = [("RTC_API_KEY", KEY), ("RTC_API_SECRET", SECRET)];
+
 /// A server whose media come in at a port of its own.
 pub fn server() -> Server {
     server_with(&[])
@@ -34,7 +40,7 @@ pub fn server() -> Server {
 
 /// The same with a key pair that the tests have too.
 pub fn keyed_server() -> Server {
-    server_with(&[("RTC_API_KEY", KEY), ("RTC_API_SECRET", SECRET)])
+    server_with(&KEYS)
 }
 
 /// A token of that key pair, valid for so many seconds, with these grants and what else it shall say.

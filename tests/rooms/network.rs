@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::net::UdpSocket;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio_util::task::AbortOnDropHandle;
 
 /// Where it stands.
@@ -34,6 +35,7 @@ impl Weather {
 pub struct Network {
     port: String,
     sky: Arc<Sky>,
+    over_tcp: Option<AbortOnDropHandle<()>>,
     _carrier: AbortOnDropHandle<()>,
 }
 
@@ -42,6 +44,8 @@ struct Sky {
     luck: Mutex<fastrand::Rng>,
     down: AtomicBool,
     spares: AtomicBool,
+    /// How often it has forgotten everybody.
+    forgot: AtomicU64,
     seen: AtomicU64,
     lost: AtomicU64,
 }
@@ -62,6 +66,7 @@ impl Network {
                 luck: Mutex::new(fastrand::Rng::with_seed(seed)),
                 down: AtomicBool::new(false),
                 spares: AtomicBool::new(false),
+                forgot: AtomicU64::new(0),
                 seen: AtomicU64::new(0),
                 lost: AtomicU64::new(0),
             });
@@ -69,6 +74,7 @@ impl Network {
             return Self {
                 port: port.to_string(),
                 sky,
+                over_tcp: None,
                 _carrier: AbortOnDropHandle::new(carrier),
             };
         }
@@ -82,6 +88,32 @@ impl Network {
         ]
     }
 
+    /// Lets connections of TCP through, whatever happens to datagrams: the port for `RTC_TCP_PORT`.
+    pub async fn over_tcp(&mut self) -> String {
+        let inside = inside().await;
+        let (front, server) = loop {
+            let front = TcpListener::bind((ADDRESS, 0)).await.unwrap();
+            let server = SocketAddr::new(inside, front.local_addr().unwrap().port());
+            if TcpListener::bind(server).await.is_ok() {
+                break (front, server);
+            }
+        };
+        let carrier = tokio::spawn(async move {
+            loop {
+                let (mut client, _) = front.accept().await.unwrap();
+                let Ok(mut server) = TcpStream::connect(server).await else {
+                    continue;
+                };
+                tokio::spawn(async move {
+                    // Ends when either side has closed.
+                    let _ended = copy_bidirectional(&mut client, &mut server).await;
+                });
+            }
+        });
+        self.over_tcp = Some(AbortOnDropHandle::new(carrier));
+        server.port().to_string()
+    }
+
     /// Whether nothing goes through.
     pub fn down(&self, down: bool) {
         self.sky.down.store(down, SeqCst);
@@ -90,6 +122,12 @@ impl Network {
     /// Addresses that were not seen before have fair weather, whatever happens to the others.
     pub fn spare_newcomers(&self) {
         self.sky.spares.store(true, SeqCst);
+    }
+
+    /// As a NAT that has started anew: what a client sends comes from another port from now on, and what is sent to the former
+    /// one arrives nowhere.
+    pub fn forget(&self) {
+        self.sky.forgot.fetch_add(1, SeqCst);
     }
 
     /// Datagrams that were not spared, and how many of them were lost.
@@ -132,12 +170,19 @@ struct Way {
 async fn carry(front: Arc<UdpSocket>, server: SocketAddr, sky: Arc<Sky>) {
     let mut ways: HashMap<SocketAddr, Way> = HashMap::new();
     let mut answers = Vec::new();
+    let mut forgot = 0;
     let mut buffer = [0; 2_048];
     loop {
         // A receiver that has gone is told here (ICMP).
         let Ok((length, client)) = front.recv_from(&mut buffer).await else {
             continue;
         };
+        let forgotten = sky.forgot.load(SeqCst);
+        if forgotten != forgot {
+            forgot = forgotten;
+            ways.clear();
+            answers.clear();
+        }
         let way = match ways.get(&client) {
             Some(way) => way.clone(),
             None => {

@@ -174,6 +174,53 @@ async fn people_are_heard() {
     assert!(share >= 0.7, "{:.0} %: {text}", share * 100.0);
 }
 
+/// Sends speech that is said to have 16 kHz or `said`, four times as fast as it is heard, and gives the codes of all warnings.
+async fn warned_of(server: &Server, samples: &[i16], said: u32) -> Vec<String> {
+    let stt = json!({"provider": "null", "sample_rate": said});
+    let mut session = Session::open(server, config(json!({"stt_config": stt}))).await;
+    for frame in samples.chunks(said as usize / 50) {
+        session.send_sound(linear16::encode(frame)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // Behind all sound.
+    session.send(json!({"type": "update_config"})).await;
+    session.next("ready").await;
+    let warnings = session.events_of("warning");
+    let told = |warning: &Event| format!("{} {}", warning.text("code"), warning.text("message"));
+    let told = warnings.iter().map(told).collect();
+    session.close().await;
+    told
+}
+
+#[tokio::test]
+async fn people_who_sound_three_times_too_slow_are_told_so_once_and_others_never() {
+    let server = Server::start_with(&[("NULL_ENABLED", "true")]);
+    let mut speech = Pcm::silence(WIDE.layout, Duration::ZERO);
+    for number in ["0870", "0880", "0890", "0920", "0930"] {
+        let file = format!("librivox/sense_and_sensibility_01_austen_64kb-{number}.wav");
+        speech = then(speech, &human(&file));
+        speech = then(speech, &Pcm::silence(WIDE.layout, PAUSE));
+    }
+    let at = |hz: u32| {
+        let rate = SampleRate::new(hz).unwrap();
+        vivavoce::audio::Resampler::convert(speech.clone(), rate).into_samples()
+    };
+    let (narrow, wide, full) = (at(8_000), at(16_000), at(48_000));
+    let (first, second, third, told) = tokio::join!(
+        warned_of(&server, &wide, 16_000),
+        warned_of(&server, &full, 48_000),
+        warned_of(&server, &narrow, 8_000),
+        warned_of(&server, &full, 16_000),
+    );
+    let nothing: [String; 0] = [];
+    assert_eq!([first, second, third].concat(), nothing);
+    let [told] = &told[..] else {
+        panic!("{told:?}");
+    };
+    assert!(told.starts_with("wrong_sample_rate "), "{told}");
+    assert!(told.contains("44100 or 48000"), "{told}");
+}
+
 #[tokio::test]
 async fn every_input_format_is_heard_in_messages_of_any_length() {
     const fn format(encoding: Encoding, rate: SampleRate, channels: Channels) -> AudioFormat {

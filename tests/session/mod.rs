@@ -2,13 +2,14 @@
 //! the loading sound, and what one client may not do to others. Only the wire is known here. The socket itself is in `socket_edge`.
 
 pub mod client;
-mod endurance;
+pub mod endurance;
 mod hearing;
 mod interruption;
 mod loading;
 mod protocol;
 pub mod recorded;
-mod resume;
+mod replicas;
+pub mod resume;
 pub mod sound;
 mod speaking;
 mod turns;

@@ -23,7 +23,10 @@ async fn ready_names_the_session() {
     chosen.send(named("Call-7_of.today")).await;
     let mut ready = chosen.next("ready").await;
     let token = ready.body.as_object_mut().unwrap().remove("resume_token");
-    assert!(token.is_some_and(|token| token.as_str().unwrap().len() == 64));
+    // Which server it is of, and a secret.
+    let token = token.unwrap();
+    let (of, secret) = token.as_str().unwrap().split_once('.').unwrap();
+    assert_eq!((of.len(), secret.len()), (32, 64), "{token}");
     assert_eq!(
         ready.body,
         json!({"type": "ready", "stream_id": "Call-7_of.today"})
@@ -671,6 +674,25 @@ async fn what_has_no_effect_is_told_once_with_the_remedy() {
             .contains("flsh (did you mean flush?)"),
         "{refused}"
     );
+    session.close().await;
+}
+
+#[tokio::test]
+async fn an_mp3_file_that_has_no_tag_is_told_by_its_frames() {
+    let server = Server::start_with(&[("NULL_ENABLED", "true")]);
+    let asked = json!({"audio_format": "mp3", "sample_rate": 24_000});
+    let file = crate::harness::speak(&server, "A file is no sound.", asked).await;
+    let file = file.bytes().await.unwrap();
+    // Behind a tag, if there is one, and the first frame, which may be information about the file.
+    let frames = file.get(file.len() / 4..).unwrap();
+    let hears = hears(json!({"provider": "null"}));
+    let mut session = Session::open(&server, hears).await;
+    for piece in frames.chunks(640) {
+        session.send_sound(piece.to_vec()).await;
+    }
+    let warning = session.next("warning").await;
+    assert_eq!(warning["code"], "container_as_samples", "{warning}");
+    assert!(warning.text("message").contains("an MP3 file"), "{warning}");
     session.close().await;
 }
 

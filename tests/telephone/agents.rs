@@ -174,10 +174,8 @@ async fn the_agent_of_the_examples_answers_a_telephone() {
     // After the greeting; then enough silence for the answer.
     let narrow = AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_8000);
     let mut sound = Pcm::empty(narrow.layout);
-    for (pause, text) in [
-        (4, "The weather is very nice in the summer."),
-        (9, "Thank you, and goodbye."),
-    ] {
+    let question = "The weather is very nice in the summer.";
+    for (pause, text) in [(4, question), (9, "Thank you, and goodbye.")] {
         let silence = Pcm::silence(narrow.layout, Duration::from_secs(pause));
         sound = then(sound, &silence);
         sound = then(sound, &spoken(&exchange.server, text, narrow).await);
@@ -195,7 +193,8 @@ async fn the_agent_of_the_examples_answers_a_telephone() {
         heard.contains(&format!("to {CALLED} in {LOBBY}")),
         "{heard}"
     );
-    assert!(heard.to_lowercase().contains("weather"), "{heard}");
+    // By telephone some words are understood otherwise.
+    assert!(share_of_words(question, &heard) >= 0.5, "{heard}");
     // It says goodbye, and hangs up.
     let over = agent.prints("over: ").await;
     assert!(over.contains("over: local"), "{over}");

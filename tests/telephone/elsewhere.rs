@@ -1,15 +1,19 @@
 //! Calls carried by another server: requested by LiveKit's own clients, and by another server of ours that takes it for a
 //! LiveKit deployment.
 
-use std::time::{Duration, Instant};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 
+use livekit_protocol as proto;
+use livekit_protocol::sip_dispatch_rule::Rule;
+use prost::Message;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::rig::PATIENCE;
 use super::rig::sipp::{Scenario, Sipp};
 use super::{Exchange, NUMBER, PHONE};
-use crate::harness::Server;
+use crate::harness::{Server, eventually};
 use crate::rooms::api_clients::{Api, NAMES};
 use crate::rooms::{KEY, SECRET, ask, server_elsewhere, token};
 use crate::webhooks::{self, Receiver};
@@ -240,44 +244,100 @@ async fn a_server_hangs_up_through_its_deployment() {
     assert!(ended["duration_ms"].is_u64(), "{ended}");
 }
 
+/// Methods with the bodies of requests.
+type Asked = Mutex<Vec<(String, Vec<u8>)>>;
+
+/// What a deployment was asked of its SIP service, in order. It makes whatever is asked for.
+struct Told {
+    url: String,
+    asked: Arc<Asked>,
+}
+
+impl Told {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("ws://{}", listener.local_addr().unwrap());
+        let asked = Arc::<Asked>::default();
+        let noted = Arc::clone(&asked);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                // Whoever goes away without a question has asked for nothing.
+                let _gone = answer(stream, &noted);
+            }
+        });
+        Self { url, asked }
+    }
+
+    /// The body of the only request for a method.
+    async fn only<T: Message + Default>(&self, method: &str) -> T {
+        let of = || {
+            let asked = self.asked.lock().unwrap();
+            let of = asked.iter().filter(|(name, _)| name == method);
+            of.map(|(_, body)| body.clone()).collect::<Vec<_>>()
+        };
+        eventually(method, || !of().is_empty()).await;
+        let [body] = &of()[..] else {
+            panic!("{method} came more than once")
+        };
+        T::decode(&body[..]).unwrap()
+    }
+}
+
+/// Answers one request of a server of ours.
+fn answer(mut stream: TcpStream, asked: &Asked) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut line = String::new();
+    reader.read_line(&mut line)?;
+    let path = line.split_whitespace().nth(1).unwrap_or_default();
+    let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+    let mut length = 0;
+    loop {
+        let mut header = String::new();
+        reader.read_line(&mut header)?;
+        let header = header.trim().to_ascii_lowercase();
+        if header.is_empty() {
+            break;
+        }
+        if let Some(value) = header.strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    let made = match name.as_str() {
+        "CreateSIPInboundTrunk" => {
+            let request = proto::CreateSipInboundTrunkRequest::decode(&body[..]).unwrap();
+            let mut trunk = request.trunk.unwrap();
+            "ST_made".clone_into(&mut trunk.sip_trunk_id);
+            trunk.encode_to_vec()
+        }
+        _ => Vec::new(),
+    };
+    asked.lock().unwrap().push((name, body));
+    write!(
+        stream,
+        "HTTP/1.1 200 OK\r\ncontent-type: application/protobuf\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        made.len()
+    )?;
+    stream.write_all(&made)
+}
+
 #[tokio::test]
 async fn a_deployment_is_told_who_may_call_in() {
-    let exchange = deployment();
-    let receiver = Receiver::start(0, 0);
-    let _server = server_of(&exchange, "192.0.2.1", &receiver);
-    let token = token(600, &json!({}), &json!({"sip": {"admin": true}}));
-    let list = async |what: &str| {
-        let path = format!("/twirp/livekit.SIP/{what}");
-        let (status, answer) = ask(
-            &exchange.server,
-            Method::POST,
-            &path,
-            Some(&token),
-            &json!({}),
-        )
-        .await;
-        assert_eq!(status, 200, "{answer}");
-        answer["items"].as_array().cloned().unwrap_or_default()
+    let deployment = Told::start();
+    let settings = [
+        ("SIP_ROOM_PREFIX", "desk-"),
+        ("SIP_ALLOWED_ADDRESSES", "192.0.2.7"),
+    ];
+    let _server = server_elsewhere(&deployment.url, &settings);
+    let trunk: proto::CreateSipInboundTrunkRequest = deployment.only("CreateSIPInboundTrunk").await;
+    let trunk = trunk.trunk.unwrap();
+    assert_eq!(trunk.allowed_addresses, ["192.0.2.7/32"]);
+    let rule: proto::CreateSipDispatchRuleRequest = deployment.only("CreateSIPDispatchRule").await;
+    let rule = rule.dispatch_rule.unwrap();
+    assert_eq!(rule.trunk_ids, ["ST_made"]);
+    let Some(Rule::DispatchRuleCallee(callee)) = rule.rule.unwrap().rule else {
+        panic!("another rule")
     };
-    // The rule comes last.
-    let deadline = Instant::now() + PATIENCE;
-    while list("ListSIPDispatchRule").await.is_empty() {
-        assert!(Instant::now() < deadline, "no rule was made");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let trunks = list("ListSIPInboundTrunk").await;
-    let [trunk] = trunks.as_slice() else {
-        panic!("{trunks:?}")
-    };
-    assert_eq!(
-        trunk["allowedAddresses"],
-        json!(["192.0.2.7/32"]),
-        "{trunk}"
-    );
-    let rules = list("ListSIPDispatchRule").await;
-    let [rule] = rules.as_slice() else {
-        panic!("{rules:?}")
-    };
-    assert!(rule.to_string().contains("\"desk-\""), "{rule}");
-    assert_eq!(rule["trunkIds"], json!([trunk["sipTrunkId"]]), "{rule}");
+    assert_eq!(callee.room_prefix, "desk-");
 }

@@ -9,7 +9,7 @@ use super::rig::sipp::{Run, Scenario, Sipp};
 use super::rig::{PATIENCE, certificates};
 use super::{Exchange, becomes, hostile};
 use crate::rooms::client::{Client, Kind as Sort};
-use crate::rooms::join;
+use crate::rooms::{KEY, SECRET, join, workers};
 
 /// The number that is called, and its room.
 const CALLED: &str = "+14155550199";
@@ -86,6 +86,31 @@ async fn a_caller_hangs_up() {
     telephone.hang_up().await;
     assert_eq!(becomes(&mut session, "hangup").await, "remote");
     assert_eq!(over(&exchange).await, "remote");
+}
+
+#[tokio::test]
+async fn the_room_of_a_caller_gets_the_agent_of_a_worker() {
+    let keys = [("RTC_API_KEY", KEY), ("RTC_API_SECRET", SECRET)];
+    let exchange = Exchange::with(&keys);
+    let mut worker = workers::worker(&exchange.server, "worker", &json!({})).await;
+    // A caller that has not proved its address costs no agent.
+    let mut unproven = Sipp::call(&Scenario::gives_up(), CALLED, &exchange.address());
+    unproven.passed().await;
+    assert_eq!(over(&exchange).await, "cancelled");
+    assert_eq!(worker.count("asked", &json!({})), 0);
+    let mut telephone = Baresip::start().await;
+    telephone
+        .dial(&format!("sip:{CALLED}@{}", exchange.address()))
+        .await;
+    telephone.next("CALL_ESTABLISHED").await;
+    let job = worker.wait("job", &json!({"room": LOBBY})).await;
+    workers::jobs_until(
+        &exchange.server,
+        "running",
+        |jobs| matches!(jobs, [one] if one["state"] == "running" && one["job_id"] == job["job"]),
+    )
+    .await;
+    telephone.hang_up().await;
 }
 
 #[tokio::test]

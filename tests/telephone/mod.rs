@@ -33,6 +33,7 @@ const NUMBER: &str = "+14155550123";
 /// A server with a telephone side of its own.
 pub struct Exchange {
     pub server: Server,
+    settings: Vec<(String, String)>,
     /// Where it listens with UDP and TCP; with TLS at the next port, where it has a certificate.
     port: u16,
 }
@@ -63,7 +64,26 @@ impl Exchange {
         ];
         environment.extend_from_slice(settings);
         let server = Server::start_with(&environment);
-        Self { server, port }
+        let settings = environment.iter();
+        let settings = settings.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Self {
+            server,
+            settings: settings.collect(),
+            port,
+        }
+    }
+
+    /// The server that replaces it.
+    pub fn replaced(&self) -> Self {
+        let settings = self.settings.iter();
+        let settings: Vec<_> = settings
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        Self {
+            server: self.server.replaced(&settings),
+            settings: self.settings.clone(),
+            port: self.port,
+        }
     }
 
     /// Where telephones call it.
@@ -138,7 +158,7 @@ impl Exchange {
     }
 
     /// A session in a room that neither hears nor says anything.
-    async fn session(&self, room: &str) -> Session {
+    pub async fn session(&self, room: &str) -> Session {
         let config = json!({
             "type": "config", "rtc": {"room_name": room},
             "stt_config": {"provider": "null"}, "tts_config": {"provider": "null", "model": ""},

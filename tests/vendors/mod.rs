@@ -34,6 +34,8 @@ mod heard;
 mod rows;
 mod secrets;
 mod secured;
+mod silent;
+mod ssml;
 mod streamed;
 mod updates;
 

@@ -1,23 +1,15 @@
 //! Sessions whose clients may come back with another socket, by the token that their last `ready` carried.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use actix::Recipient;
-use bytes::Bytes;
-use bytestring::ByteString;
 use dashmap::DashMap;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use crate::session::{Expel, cannot_resume};
 use vivavoce_auth::Access;
-use vivavoce_socket::{DetachedSocket, SocketWriter};
-
-/// The most messages on their way from a socket to its session, which may live on another thread.
-const MESSAGES: usize = 2_048;
-/// The most bytes of them.
-const BYTES: usize = 8 << 20;
+use vivavoce_socket::{DetachedSocket, Relayed, SocketWriter};
 
 /// Why a token does not lead to a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +21,8 @@ pub struct NoSession;
 /// The sessions that may be resumed.
 #[derive(Default)]
 pub struct Resumes {
+    /// What tokens begin with, so that other replicas find this one.
+    prefix: String,
     sessions: DashMap<String, ResumableSession>,
 }
 
@@ -73,9 +67,22 @@ pub struct ResumeToken {
 }
 
 impl Resumes {
+    /// No sessions yet; their tokens will begin like this.
+    pub fn with_prefix(prefix: String) -> Self {
+        Self {
+            prefix,
+            sessions: DashMap::default(),
+        }
+    }
+
     /// A new token for a session.
     pub fn register(self: &Arc<Self>, session: ResumableSession) -> ResumeToken {
-        let token = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
+        let prefix = &self.prefix;
+        let token = format!(
+            "{prefix}{}{}",
+            Uuid::new_v4().simple(),
+            Uuid::new_v4().simple()
+        );
         self.sessions.insert(token.clone(), session);
         ResumeToken {
             token,
@@ -113,64 +120,5 @@ impl ResumeToken {
 impl Drop for ResumeToken {
     fn drop(&mut self) {
         self.resumes.sessions.remove(&self.token);
-    }
-}
-
-/// What a client sends.
-#[derive(Debug)]
-pub enum FromClient {
-    Text(ByteString),
-    Binary(Bytes),
-}
-
-impl FromClient {
-    fn len(&self) -> usize {
-        match self {
-            Self::Text(text) => text.len(),
-            Self::Binary(bytes) => bytes.len(),
-        }
-    }
-}
-
-/// Passes on what a client sends to a session that is not on its socket's thread.
-pub struct Relay {
-    messages: mpsc::Sender<FromClient>,
-    bytes: Arc<AtomicUsize>,
-}
-
-/// What comes of a [`Relay`].
-pub struct Relayed {
-    messages: mpsc::Receiver<FromClient>,
-    bytes: Arc<AtomicUsize>,
-}
-
-/// A relay and its end.
-pub fn relay() -> (Relay, Relayed) {
-    let (sender, receiver) = mpsc::channel(MESSAGES);
-    let bytes = Arc::<AtomicUsize>::default();
-    let relay = Relay {
-        messages: sender,
-        bytes: Arc::clone(&bytes),
-    };
-    let messages = receiver;
-    (relay, Relayed { messages, bytes })
-}
-
-impl Relay {
-    /// Passes on a message; `false` where too much is on its way.
-    pub fn pass_on(&self, message: FromClient) -> bool {
-        let length = message.len();
-        let on_its_way = self.bytes.fetch_add(length, Ordering::Relaxed);
-        let fits = on_its_way + length <= BYTES || on_its_way == 0;
-        fits && self.messages.try_send(message).is_ok()
-    }
-}
-
-impl Relayed {
-    /// The next message; `None` once the socket has gone.
-    pub async fn next(&mut self) -> Option<FromClient> {
-        let message = self.messages.recv().await?;
-        self.bytes.fetch_sub(message.len(), Ordering::Relaxed);
-        Some(message)
     }
 }

@@ -267,6 +267,10 @@ impl StreamHandler<LinkEvent> for RoomActor {
                     self.tell(RoomNews::Key { identity, digit });
                 }
             }
+            // Embedded rooms refuse it for sessions, whose recording and room they are.
+            LinkEvent::Moved { .. } => tracing::warn!(
+                "the session was moved to another room: it goes on there, and calls it by its former name"
+            ),
             LinkEvent::Reconnecting => self.tell(RoomNews::Reconnecting),
             LinkEvent::Reconnected { resumed } => self.tell(RoomNews::Recovered { resumed }),
             LinkEvent::ParticipantJoined(info) => self.joined(&info, context),

@@ -21,8 +21,9 @@ use super::protocol::{ListenConfig, VadConfig};
 use super::turn::Moment;
 use crate::recorder::Tap;
 use crate::stt::replay_buffer::ReplayBuffer;
+use vivavoce_audio::rate_check::WrongRate;
 use vivavoce_audio::vad::VadEvent;
-use vivavoce_audio::{AudioFormat, Layout, Pcm};
+use vivavoce_audio::{AudioFormat, Layout, Pcm, SampleRate};
 use vivavoce_seams::SttResult;
 use vivavoce_telemetry::metrics::{self, DropCause};
 
@@ -49,6 +50,8 @@ pub enum InputEvent {
     },
     /// The audio does not have the format that was announced. Told once per pipeline.
     Undecodable(String),
+    /// Speech cannot have the rate that was announced. Told once per pipeline.
+    WrongRate { wrong: WrongRate, said: SampleRate },
 }
 
 /// Why audio was not accepted.
@@ -704,7 +707,6 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vivavoce_audio::SampleRate;
 
     #[test]
     fn audio_that_waits_for_a_recorder_is_bounded_in_bytes() {

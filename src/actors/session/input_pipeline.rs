@@ -14,8 +14,9 @@ use super::protocol::{ListenConfig, VadConfig};
 use crate::stt::replay_buffer::{self, ReplayBuffer};
 use vivavoce_audio::decode::{DecodeError, StreamDecoder};
 use vivavoce_audio::denoise::Denoiser;
+use vivavoce_audio::rate_check::RateCheck;
 use vivavoce_audio::vad::{self, Vad, VadEvent, VadSettings};
-use vivavoce_audio::{AudioFormat, Encoding, Layout, Pcm, Resampler};
+use vivavoce_audio::{AudioFormat, Encoding, Layout, Pcm, Resampler, SampleRate};
 use vivavoce_seams::{TURN_RATE, TURN_SOUND};
 
 /// Bytes that are decoded at once. A few bytes of Ogg/Opus may be seconds of audio.
@@ -49,8 +50,15 @@ struct Inner {
     rate: RecogniserRate,
     vad: Option<PipelineVad>,
     vad_config: VadConfig,
+    rate_watch: Option<RateWatch>,
     buffer: ReplayBuffer,
     handover: Option<Handover>,
+}
+
+/// Listens whether speech can have the rate that the client says.
+struct RateWatch {
+    said: SampleRate,
+    check: RateCheck,
 }
 
 /// A handover from one recogniser to the next.
@@ -139,6 +147,7 @@ impl InputPipeline {
                 enabled: false,
                 ..*vad
             },
+            rate_watch: RateWatch::of(listen.format),
             buffer: ReplayBuffer::new(accepted, start),
             handover: None,
         };
@@ -261,8 +270,9 @@ impl InputPipeline {
         false
     }
 
-    /// Takes audio that needs no decoding.
+    /// Takes audio that needs no decoding, whose rate is not the client's to say.
     pub(super) fn push_pcm(&mut self, audio: Pcm, tell: &mut impl FnMut(InputEvent)) {
+        self.inner.rate_watch = None;
         self.inner.listen(audio.into_mono(), tell);
     }
 
@@ -449,15 +459,17 @@ impl Inner {
 
     fn send(&mut self, sound: &Pcm, tell: &mut impl FnMut(InputEvent)) {
         let samples = self.rate.bring(sound);
+        let watch = &mut self.rate_watch;
         let vad = self.vad.as_mut();
-        let speech = vad.is_none_or(|vad| vad.hear(samples, tell));
+        let speech = vad.is_none_or(|vad| vad.hear(samples, watch, tell));
         self.buffer.push(samples, speech);
     }
 
     /// Passes on audio at the recogniser's rate.
     fn pass_on(&mut self, samples: &[i16], tell: &mut impl FnMut(InputEvent)) {
+        let watch = &mut self.rate_watch;
         let vad = self.vad.as_mut();
-        let speech = vad.is_none_or(|vad| vad.hear(samples, tell));
+        let speech = vad.is_none_or(|vad| vad.hear(samples, watch, tell));
         self.buffer.push(samples, speech);
     }
 
@@ -566,6 +578,20 @@ impl RecogniserRate {
     }
 }
 
+impl RateWatch {
+    /// For a format whose rate is nothing but what the client says.
+    fn of(format: AudioFormat) -> Option<Self> {
+        let is_raw = matches!(
+            format.encoding,
+            Encoding::Linear16 | Encoding::Mulaw | Encoding::Alaw
+        );
+        is_raw.then(|| Self {
+            said: format.layout.rate,
+            check: RateCheck::default(),
+        })
+    }
+}
+
 impl PipelineVad {
     fn break_off(&mut self) -> Option<InputEvent> {
         let speech = self.vad.is_active() && !self.vad.is_pause();
@@ -575,7 +601,12 @@ impl PipelineVad {
     }
 
     /// Reports voice activity; true while there is speech, or a pause that is not over.
-    fn hear(&mut self, samples: &[i16], tell: &mut impl FnMut(InputEvent)) -> bool {
+    fn hear(
+        &mut self,
+        samples: &[i16],
+        watch: &mut Option<RateWatch>,
+        tell: &mut impl FnMut(InputEvent),
+    ) -> bool {
         let samples = if self.resampler.input_layout() == self.resampler.output_layout() {
             samples
         } else {
@@ -586,9 +617,28 @@ impl PipelineVad {
         let events = self.vad.push(samples);
         self.recent.push(samples, self.vad.is_active());
         for event in events {
+            let wrong_rate = self.wrong_rate(event, watch);
             tell(self.told(event));
+            if let Some(wrong_rate) = wrong_rate {
+                tell(wrong_rate);
+            }
         }
         self.vad.is_active()
+    }
+
+    /// Whether the speech that ends with this event cannot have the rate that it is said to have.
+    fn wrong_rate(&self, event: VadEvent, watch: &mut Option<RateWatch>) -> Option<InputEvent> {
+        let (VadEvent::SilenceBegan { at }, Some(since)) = (event, self.speech) else {
+            return None;
+        };
+        let RateWatch { said, check } = watch.as_mut()?;
+        let said = *said;
+        let speech: Vec<i16> = self.recent.between(since, at).collect();
+        let wrong = check.hear(&speech);
+        if check.is_over() {
+            *watch = None;
+        }
+        wrong.map(|wrong| InputEvent::WrongRate { wrong, said })
     }
 
     /// An event in the session's audio, with the sound of the speech that ends with it.

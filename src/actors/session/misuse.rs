@@ -2,7 +2,8 @@
 //! of two channels as those of one, a marked-up text. Its effect is noise, or silence, and nothing that a client could see;
 //! so it is told once, with the remedy. Nothing is refused here: each of these can be right.
 
-use vivavoce_audio::format::{AudioFormat, Channels, Encoding};
+use vivavoce_audio::format::{AudioFormat, Channels, Encoding, SampleRate};
+use vivavoce_audio::rate_check::WrongRate;
 
 /// What is probably wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,11 +30,20 @@ const ALIKE: f64 = 0.35;
 /// One channel is silent where it has less than this of the other's energy.
 const SILENT: f64 = 0.01;
 
+/// How much of the sound is looked at for the frames of an MP3 file, and after which lengths.
+const MP3_LOOKS: [usize; 3] = [2 << 10, 4 << 10, 8 << 10];
+/// So many headers in a row, each where the frame before it ends, are no accident.
+const MP3_FRAMES: usize = 5;
+/// The rates at which people record.
+const USUAL_RATES: [u32; 5] = [8_000, 16_000, 24_000, 44_100, 48_000];
+
 /// Looks at what a client sends as sound, until it has seen enough.
 #[derive(Debug, Default)]
 pub struct SoundWatch {
     format: Option<AudioFormat>,
     has_begun: bool,
+    /// Where the frames of an MP3 file are looked for.
+    mp3: Option<Mp3Search>,
     stereo: Option<Channelling>,
 }
 
@@ -45,6 +55,7 @@ impl SoundWatch {
         *self = Self {
             format: Some(format),
             has_begun: false,
+            mp3: (format.encoding != Encoding::OggOpus).then(Mp3Search::default),
             stereo: (linear && mono).then(Channelling::default),
         };
     }
@@ -56,8 +67,16 @@ impl SoundWatch {
             let file = container(bytes).map(Misuse::Container);
             if let Some(found) = file.or_else(|| is_base64(bytes).then_some(Misuse::Base64)) {
                 // What follows is no sound.
+                self.mp3 = None;
                 self.stereo = None;
                 return Some(found);
+            }
+        }
+        if let Some(found) = self.mp3.as_mut().and_then(|search| search.hear(bytes)) {
+            self.mp3 = None;
+            if found {
+                self.stereo = None;
+                return Some(Misuse::Container("an MP3 file"));
             }
         }
         let verdict = self.stereo.as_mut()?.hear(bytes)?;
@@ -96,6 +115,121 @@ fn container(bytes: &[u8]) -> Option<&'static str> {
         () if at(4, b"ftyp") => Some("an MP4 file"),
         () => None,
     }
+}
+
+/// Finds an MP3 file that has no tag at its beginning: nothing but frames, each of which says how long it is.
+#[derive(Debug, Default)]
+struct Mp3Search {
+    begin: Vec<u8>,
+    looks: usize,
+}
+
+impl Mp3Search {
+    /// Whether it is one, once that is known.
+    fn hear(&mut self, bytes: &[u8]) -> Option<bool> {
+        let [.., most] = MP3_LOOKS;
+        let missing = most.saturating_sub(self.begin.len());
+        let taken = bytes.get(..missing).unwrap_or(bytes);
+        self.begin.extend_from_slice(taken);
+        let due = |length: &&usize| **length <= self.begin.len();
+        let looks = MP3_LOOKS.iter().filter(due).count();
+        if looks == self.looks {
+            return None;
+        }
+        self.looks = looks;
+        if has_mp3_frames(&self.begin) {
+            return Some(true);
+        }
+        (looks == MP3_LOOKS.len()).then_some(false)
+    }
+}
+
+/// Whether there are frames of MPEG audio, layer III, one behind the other. Those of a tone that repeats with the length of a
+/// frame would be the same ones again.
+fn has_mp3_frames(bytes: &[u8]) -> bool {
+    let begins = |start: usize| {
+        let mut at = start;
+        let first = mp3_frame(bytes, at)?;
+        let mut differ = false;
+        for _ in 1..MP3_FRAMES {
+            let frame = mp3_frame(bytes, at)?;
+            let next = mp3_frame(bytes, at + frame.length)?;
+            if next.kind != first.kind {
+                return None;
+            }
+            let body = |from: usize| bytes.get(from + 4..from + frame.length.min(next.length));
+            let bodies = body(at).zip(body(at + frame.length));
+            differ |= bodies.is_some_and(|(this, next)| this != next);
+            at += frame.length;
+        }
+        differ.then_some(())
+    };
+    (0..bytes.len()).any(|start| begins(start).is_some())
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Mp3Frame {
+    length: usize,
+    /// Version, layer and rate, which stay in one file.
+    kind: (u8, u8),
+}
+
+/// The frame whose header is there (ISO 11172-3, 2.4.2.3, and 13818-3).
+fn mp3_frame(bytes: &[u8], at: usize) -> Option<Mp3Frame> {
+    const KBITS: [[usize; 14]; 2] = [
+        [
+            32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320,
+        ],
+        [8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160],
+    ];
+    let &[0xff, second, third, fourth] = bytes.get(at..at + 4)? else {
+        return None;
+    };
+    let (version, layer) = (second >> 3 & 0b11, second >> 1 & 0b11);
+    let is_sync = second >> 5 == 0b111 && layer == 0b01 && fourth & 0b11 != 0b10;
+    let halvings = match version {
+        0b11 => 0,
+        0b10 => 1,
+        0b00 => 2,
+        _ => return None,
+    };
+    let base = *[44_100, 48_000, 32_000].get(usize::from(third >> 2 & 0b11))?;
+    let later = usize::from(halvings > 0);
+    let index = usize::from(third >> 4).checked_sub(1)?;
+    let kbits = KBITS.get(later)?.get(index)?;
+    let padding = usize::from(third >> 1 & 1);
+    let length = (144_000 >> later) * kbits / (base >> halvings) + padding;
+    is_sync.then_some(Mp3Frame {
+        length,
+        kind: (second & 0b1_1110, third >> 2 & 0b11),
+    })
+}
+
+/// What is told of speech that cannot have the rate that the client says; nothing where there is no other usual rate that
+/// would make it so.
+pub fn wrong_rate(wrong: WrongRate, said: SampleRate) -> Option<String> {
+    let said = said.hz();
+    let fits = |&&hz: &&u32| match wrong {
+        WrongRate::Slow => hz >= 2 * said,
+        WrongRate::Fast => 2 * hz <= said,
+    };
+    let rates: Vec<String> = USUAL_RATES
+        .iter()
+        .filter(fits)
+        .map(u32::to_string)
+        .collect();
+    if rates.is_empty() {
+        return None;
+    }
+    let sounds = match wrong {
+        WrongRate::Slow => "slower and lower",
+        WrongRate::Fast => "faster and higher",
+    };
+    let rates = rates.join(" or ");
+    Some(format!(
+        "stt_config.sample_rate: the speech sounds {sounds} than people speak at {said}; its samples are probably of \
+         {rates}: set the rate that they have"
+    ))
 }
 
 /// Whether bytes are the letters of base64.
@@ -242,6 +376,97 @@ mod tests {
         assert_eq!(heard(&text), Some(Misuse::Base64));
         // Silence in A-law is a letter.
         assert_eq!(watch(Encoding::Alaw).hear(&[0x55; 640]), None);
+    }
+
+    /// A file of so many frames without a tag, with something in them. `padded` frames are one byte longer.
+    fn mp3(second: u8, third: u8, length: usize, frames: usize) -> Vec<u8> {
+        let mut noise = 7_u32;
+        let frame = |n: usize| {
+            let padded = n % 3 == 1;
+            let mut frame = vec![0xff, second, third | u8::from(padded) << 1, 0xc4];
+            frame.resize_with(length + usize::from(padded), || {
+                noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (noise >> 24) as u8
+            });
+            frame
+        };
+        (0..frames).flat_map(frame).collect()
+    }
+
+    #[test]
+    fn mp3_files_without_a_tag_are_told_by_their_frames() {
+        let found = Some(Misuse::Container("an MP3 file"));
+        // 128 kbit/s at 44.1 kHz, 32 at 24 kHz, 8 at 8 kHz, 320 at 48 kHz.
+        for (second, third, length) in [
+            (0xfb, 0x90, 417),
+            (0xf3, 0x44, 96),
+            (0xe3, 0x18, 72),
+            (0xfb, 0xe4, 960),
+        ] {
+            let file = mp3(second, third, length, 40);
+            assert_eq!(heard(&file), found, "{second:x} {third:x}");
+            // A stream that is cut anywhere.
+            let rest = file.get(length / 2..).unwrap();
+            assert_eq!(heard(rest), found, "{second:x} {third:x}");
+            let mut watch = watch(Encoding::Mulaw);
+            assert_eq!(file.chunks(160).find_map(|piece| watch.hear(piece)), found);
+            // Frames that are not where they should be.
+            let torn: Vec<u8> = file
+                .chunks(length - 1)
+                .flat_map(|frame| [frame, &[0; 3]].concat())
+                .collect();
+            assert_ne!(heard(&torn), found, "{second:x} {third:x}");
+        }
+        assert_eq!(
+            watch(Encoding::OggOpus).hear(&mp3(0xfb, 0x90, 417, 40)),
+            None
+        );
+    }
+
+    #[test]
+    fn samples_are_no_frames_of_mp3() {
+        let file = Some(Misuse::Container("an MP3 file"));
+        let samples = |seed: u32, spread: u32| {
+            let mut noise = seed;
+            let next = move |_| {
+                noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (i64::from((noise >> 16) % spread) - i64::from(spread / 2)) as i16
+            };
+            bytes((0..8_000).map(next))
+        };
+        for seed in 0..200 {
+            for spread in [2, 20, 1_100, 3_000, 60_000] {
+                assert_ne!(heard(&samples(seed, spread)), file);
+            }
+        }
+        for value in i16::MIN..=i16::MAX {
+            let constant = bytes([value; 64]).repeat(32);
+            assert!(!has_mp3_frames(&constant), "{value}");
+        }
+        // A tone that repeats with the length of a frame, and holds the header of one.
+        let header = [0xff, 0xfb, 0x94, 0xc4];
+        let mut period = bytes((0..192).map(|n| (9_000.0 * (f64::from(n) / 30.5).sin()) as i16));
+        period.splice(..4, header);
+        assert_ne!(heard(&period.repeat(30)), file);
+        assert_ne!(heard(&bytes(voice(3))), file);
+    }
+
+    #[test]
+    fn a_wrong_rate_names_those_that_would_be_right() {
+        let rate = |hz: u32| SampleRate::new(hz).unwrap();
+        let told = |wrong, hz| wrong_rate(wrong, rate(hz));
+        let slow = told(WrongRate::Slow, 16_000).unwrap();
+        assert!(
+            slow.contains("44100 or 48000") && slow.contains("sample_rate"),
+            "{slow}"
+        );
+        assert!(
+            told(WrongRate::Fast, 48_000)
+                .unwrap()
+                .contains("8000 or 16000 or 24000")
+        );
+        assert_eq!(told(WrongRate::Slow, 48_000), None);
+        assert_eq!(told(WrongRate::Fast, 8_000), None);
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod playback;
 pub mod player;
 pub mod protocol;
 mod recording;
+mod release;
 mod room_membership;
 mod socket_handler;
 mod state;
@@ -56,7 +57,7 @@ use recording::Recording;
 use room_membership::RoomMembership;
 pub use socket_handler::SessionSocket;
 pub(crate) use socket_handler::cannot_resume;
-use socket_handler::{Resumption, Watch};
+use socket_handler::{Elsewhere, Resumption, Watch};
 use state::recogniser::TurnResources;
 use state::{Command, Effect, Preparation, Prepared, Session};
 use turn::{Moment, VoiceEventKind};
@@ -79,6 +80,7 @@ use vivavoce_quotas::{Permit, Quotas, Refused};
 use vivavoce_recordings::egress::{Egress, Egresses};
 use vivavoce_recordings::journal::Journal;
 use vivavoce_recordings::{self as recordings, Recordings};
+use vivavoce_replicas::{Handshake, Replicas};
 use vivavoce_seams::{Credential, ProviderTable};
 use vivavoce_socket::SocketWriter;
 use vivavoce_synthesis::{SpeechConfig, SynthesisError, Synthesizer};
@@ -143,6 +145,8 @@ pub struct SessionServices {
     pub backchannels: Arc<backchannel::Lists>,
     /// Sessions whose clients may come back.
     pub resumes: Arc<Resumes>,
+    /// Other servers with sessions; `None` where this one stands alone.
+    pub replicas: Option<Arc<Replicas>>,
 }
 
 impl SessionServices {
@@ -165,6 +169,8 @@ pub struct Caller {
     pub request_id: String,
     /// The URL under which it has reached this server, as clients of rooms do.
     pub own_url: String,
+    /// How it has opened its socket, where that may go on at another replica.
+    pub handshake: Option<Handshake>,
 }
 
 /// The permits that a session holds.
@@ -287,13 +293,22 @@ pub fn open(
 ) -> SessionSocket {
     let (input, events) = AudioInput::new();
     let (resuming_sockets, sockets) = tokio::sync::mpsc::channel(1);
-    let resumption = Resumption {
-        sessions: Arc::clone(&services.resumes),
-        sockets,
-        within: services.settings.resume_within,
-        access: caller.access.clone(),
-        may_begin: places.session.is_some(),
-    };
+    let resumption =
+        Resumption {
+            sessions: Arc::clone(&services.resumes),
+            sockets,
+            within: services.settings.resume_within,
+            access: caller.access.clone(),
+            may_begin: places.session.is_some(),
+            elsewhere: services.replicas.clone().zip(caller.handshake).map(
+                |(replicas, handshake)| Elsewhere {
+                    replicas,
+                    handshake,
+                    work: places.work.task_tracker().token(),
+                    closing: services.closing.clone(),
+                },
+            ),
+        };
     let providers = Arc::clone(&services.providers);
     let (party, quota) = (caller.access.party(), services.quotas.recognisers.clone());
     let sent = writer.clone();
@@ -430,6 +445,25 @@ impl SessionActor {
         }
     }
 
+    /// Queues text, or refuses it.
+    fn queue_speech(&mut self, speak: playback::Speak) {
+        let origin = Origin {
+            message: Some("speak"),
+            id: speak.id.clone(),
+        };
+        if let (Some(document), Some(voice)) = (&speak.ssml, self.state.voice())
+            && let Err(refused) = self.services.synthesizer.check_ssml(voice, document)
+        {
+            let refused = refused.to_string();
+            return self.refuse(&origin, ErrorCode::InvalidMessage, refused);
+        }
+        self.turn_clock.borrow_mut().text(Instant::now());
+        let refused = self.output.as_ref().map(|player| player.speak(speak));
+        if let Some(Err(overloaded)) = refused {
+            self.refuse(&origin, ErrorCode::Overloaded, overloaded.to_string());
+        }
+    }
+
     fn effect(&mut self, effect: Effect, context: &mut Context<Self>) {
         match effect {
             Effect::Tell(ServerMessage::Ready {
@@ -503,17 +537,7 @@ impl SessionActor {
             Effect::SendToRoom(message) => self.send_to_room(message, context),
             Effect::Call(command) => self.call(command, context),
             Effect::ChangeRoom(config) => self.change_room(*config),
-            Effect::Speak(speak) => {
-                let origin = Origin {
-                    message: Some("speak"),
-                    id: speak.id.clone(),
-                };
-                self.turn_clock.borrow_mut().text(Instant::now());
-                let refused = self.output.as_ref().map(|player| player.speak(speak));
-                if let Some(Err(overloaded)) = refused {
-                    self.refuse(&origin, ErrorCode::Overloaded, overloaded.to_string());
-                }
-            }
+            Effect::Speak(speak) => self.queue_speech(speak),
             Effect::Clear => self.to_player(Player::clear),
             Effect::ClearId(id) => self.to_player(|player| player.clear_id(&id)),
             Effect::Yield(mode) => self.to_player(|player| player.yields(mode)),

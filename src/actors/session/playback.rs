@@ -33,6 +33,7 @@ mod words;
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::error_codes::Refusal;
@@ -42,6 +43,7 @@ use script::Script;
 use vivavoce_audio::encode::Encoded;
 use vivavoce_audio::pacer::{LEAD, Pacer};
 use vivavoce_audio::pcm::Pcm;
+use vivavoce_core::ssml::Ssml;
 use word_timeline::WordTimeline;
 
 /// The most utterances that wait, and the most that have been sent and not played to their end.
@@ -102,6 +104,8 @@ pub struct Speak {
     pub replace: bool,
     /// The client's name for the utterance.
     pub id: Option<String>,
+    /// The document of which this is the text. It is an utterance of its own.
+    pub ssml: Option<Arc<Ssml>>,
 }
 
 /// Why a `speak` was refused. Nothing has changed, not even with `replace`.
@@ -136,6 +140,8 @@ pub enum Command {
         text: String,
         /// Whether that is all of it.
         last: bool,
+        /// The document that says how all of it is spoken.
+        ssml: Option<Arc<Ssml>>,
     },
     /// The text goes on.
     MoreText {
@@ -238,6 +244,7 @@ impl<S> Utterance<S> {
     /// Whether text belongs to it as long as it is open: text of the same id, or of none, and all where it has none.
     fn continues_with(&self, speak: &Speak) -> bool {
         match (&self.id, &speak.id) {
+            _ if speak.ssml.is_some() => false,
             (Some(id), Some(of_text)) => id == of_text,
             _ => true,
         }
@@ -367,6 +374,9 @@ impl<S: Sound> PlaybackQueue<S> {
             self.close_open("");
         }
         let key = self.open_utterance(speak.id, !speak.allow_interruption);
+        if let (Some(ssml), Some(open)) = (speak.ssml, self.utterances.back_mut()) {
+            open.script.mark_up(ssml);
+        }
         if speak.flush {
             self.close_open(&speak.text);
         } else if let Some(open) = self.utterances.back_mut() {
@@ -624,9 +634,13 @@ impl<S: Sound> PlaybackQueue<S> {
         }
         // An id takes memory as text does.
         let id = |id: &Option<String>| id.as_ref().map_or(0, String::len);
+        let text_bytes = match &speak.ssml {
+            Some(document) => document.bytes().max(speak.text.len()),
+            None => speak.text.len(),
+        };
         let more = match open {
-            Some(Utterance { id: Some(_), .. }) => speak.text.len(),
-            _ => speak.text.len() + id(&speak.id),
+            Some(Utterance { id: Some(_), .. }) => text_bytes,
+            _ => text_bytes + id(&speak.id),
         };
         let of_one = open.map_or(0, |open| open.script.len() + id(&open.id));
         if text.max(of_one) + more > MAX_TEXT_BYTES {
@@ -915,10 +929,12 @@ impl<S: Sound> PlaybackQueue<S> {
         }
         let (text, last) = has_room.then(|| next.script.take())??;
         next.stage = Stage::Running;
+        let ssml = next.script.take_document();
         Some(Command::Synthesize {
             utterance,
             text,
             last,
+            ssml,
         })
     }
 

@@ -25,6 +25,7 @@ use super::playback::{
     UtteranceKey,
 };
 use super::protocol::{ErrorCode, ServerMessage};
+use super::release::{LastFrame, Silence};
 use super::state::recogniser::OutputState;
 use super::turn_metrics::TurnClock;
 use crate::recorder::Tap;
@@ -81,6 +82,10 @@ struct State {
     /// Since when there is no socket to play to: time stands still until there is one.
     frozen: Option<std::time::Instant>,
     recorder: Option<Tap>,
+    /// In a room: the last frame of speech, while that may be cut.
+    last: Option<LastFrame>,
+    /// What follows speech that was cut.
+    silence: Option<Silence>,
 }
 
 /// Audio that waits to be sent, and since when.
@@ -154,6 +159,8 @@ impl Player {
                 closed: false,
                 frozen: None,
                 recorder: None,
+                last: None,
+                silence: None,
             }),
             wake: Notify::new(),
             room: Notify::new(),
@@ -241,6 +248,9 @@ impl Player {
                 InterruptionMode::Duck => state.gain.duck(),
                 InterruptionMode::Pause => state.queue.pause(true),
             }
+        }
+        if mode == InterruptionMode::Pause {
+            self.release();
         }
         self.changed();
     }
@@ -418,6 +428,22 @@ impl Player {
         if self.0.publisher.is_none() {
             self.0.writer.cut_audio(from.number());
         }
+        drop(state);
+        self.release();
+    }
+
+    /// Speech in a room has been cut: it fades instead of breaking off.
+    fn release(&self) {
+        let Some(publisher) = &self.0.publisher else {
+            return;
+        };
+        let state = &mut *self.0.state.borrow_mut();
+        let last = state.last.take();
+        if let Some((faded, silence)) = last.and_then(|last| last.release(Instant::now())) {
+            // The session would have learned of a broken encoder before.
+            let _sent = publisher.send(&faded);
+            state.silence = Some(silence);
+        }
     }
 
     /// Runs until the player is stopped and everything has been told.
@@ -518,6 +544,7 @@ impl Player {
                         self.0.room.notify_waiters();
                     }
                     metrics::output_delay(state.lateness(&sound, instant));
+                    state.silence = None;
                     let mut samples = sound.sound.into_samples();
                     if !state.queue.is_protected(utterance) {
                         state.gain.apply(&mut samples, self.layout());
@@ -558,11 +585,20 @@ impl Player {
                 let sound = Pcm::new(self.layout(), samples);
                 state.queue.fill(now, sound.duration());
                 state.record(&sound, now);
+                state.silence = None;
                 let utterance = None;
                 return Step::Leave { utterance, sound };
             }
             let filler = instant + wait;
             until = Some(until.map_or(filler, |until| until.min(filler)));
+        }
+        if let Some(silence) = &mut state.silence {
+            if silence.take(instant) {
+                let sound = Pcm::silence(self.layout(), CHUNK);
+                let utterance = None;
+                return Step::Leave { utterance, sound };
+            }
+            until = until.into_iter().chain(silence.due()).min();
         }
         state.due = until;
         let room = !has_room;
@@ -572,6 +608,10 @@ impl Player {
     /// Encodes a chunk and sends it. The room for it was checked before it was taken from the queue.
     async fn leave(&self, utterance: Option<UtteranceKey>, sound: &Pcm) {
         if let Some(publisher) = &self.0.publisher {
+            let samples = sound.samples().to_vec();
+            let left = Instant::now();
+            let last = utterance.map(|_| LastFrame { samples, left });
+            self.0.state.borrow_mut().last = last;
             if let Err(error) = publisher.send(sound.samples()) {
                 self.encoding_failed(utterance, &error);
             }

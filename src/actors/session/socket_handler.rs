@@ -17,9 +17,7 @@ use super::protocol::{
 };
 use super::state::Command;
 use super::{Expel, FromClient, Resumed, SessionActor, SocketClosed, SocketLost};
-use crate::registry::resumes::{
-    FromClient as FromSocket, NoSession, Relay, ResumableSession, Resumes, ResumingSocket, relay,
-};
+use crate::registry::resumes::{NoSession, Resumes, ResumingSocket};
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -27,12 +25,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{Instrument, Span};
 use vivavoce_audio::Encoding;
 use vivavoce_auth::{Access, Pass};
+use vivavoce_replicas::{self as replicas, Handshake, Replicas};
 use vivavoce_seams::ProviderTable;
-use vivavoce_socket::{Closed, ClosedBy, DetachedSocket, SUPERSEDED, SocketHandler, SocketWriter};
+use vivavoce_socket::{
+    Closed, ClosedBy, DetachedSocket, FromClient as FromSocket, Relay, SUPERSEDED, SocketHandler,
+    SocketWriter, relay,
+};
 use vivavoce_telemetry::metrics;
 
 /// The socket of a session: that with which it began, or one that came later and passes on what its client sends.
@@ -43,6 +47,12 @@ pub enum SessionSocket {
         writer: SocketWriter,
         /// Ends the session with the token of this socket.
         _watch: Option<Watch>,
+    },
+    /// Its session runs at another replica, which authenticates the client itself.
+    Elsewhere {
+        relay: Relay,
+        writer: SocketWriter,
+        closed: Rc<RefCell<Option<Closed>>>,
     },
 }
 
@@ -79,10 +89,34 @@ pub struct Resumption {
     pub access: Access,
     /// Whether there is a place for a session of its own.
     pub may_begin: bool,
+    /// Where sessions of other replicas are found.
+    pub elsewhere: Option<Elsewhere>,
+}
+
+/// How a socket goes on at another replica.
+pub struct Elsewhere {
+    pub replicas: Arc<Replicas>,
+    pub handshake: Handshake,
+    /// The server waits for the socket when it stops …
+    pub work: TaskTrackerToken,
+    /// … until this is cancelled.
+    pub closing: CancellationToken,
 }
 
 /// The most things of which one session is warned.
 const MAX_WARNINGS: usize = 64;
+
+/// What a voice does with tags in a text.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Tags {
+    /// It says them as words.
+    #[default]
+    Said,
+    /// The same, but it takes SSML that is said to be that.
+    SaidUnlessSsml,
+    /// They are instructions.
+    Taken,
+}
 
 /// What is known of a client, to tell it of its mistakes.
 #[derive(Default)]
@@ -92,8 +126,7 @@ struct Mistakes {
     /// Whether unknown fields are refused.
     strict: bool,
     sound: SoundWatch,
-    /// Whether the voice takes tags in a text for instructions.
-    takes_tags: bool,
+    tags: Tags,
     /// Whether text waits for more of its utterance.
     writing: bool,
     /// What was warned of: each thing is told once.
@@ -157,7 +190,7 @@ impl SocketHandler for SessionSocket {
                 Some(later) => *self = later,
                 None => handler.text(&text),
             },
-            Self::Later { relay, writer, .. } => {
+            Self::Later { relay, writer, .. } | Self::Elsewhere { relay, writer, .. } => {
                 pass_on(relay, writer, FromSocket::Text(text));
             }
         }
@@ -169,7 +202,7 @@ impl SocketHandler for SessionSocket {
                 handler.has_begun = true;
                 handler.binary(bytes);
             }
-            Self::Later { relay, writer, .. } => {
+            Self::Later { relay, writer, .. } | Self::Elsewhere { relay, writer, .. } => {
                 pass_on(relay, writer, FromSocket::Binary(bytes));
             }
         }
@@ -177,8 +210,10 @@ impl SocketHandler for SessionSocket {
 
     /// A later socket's session learns of it by the end of its relay.
     fn closed(self, closed: Closed) {
-        if let Self::First(handler) = self {
-            handler.closed(&closed);
+        match self {
+            Self::First(handler) => handler.closed(&closed),
+            Self::Later { .. } => {}
+            Self::Elsewhere { closed: told, .. } => *told.borrow_mut() = Some(closed),
         }
     }
 }
@@ -187,6 +222,22 @@ fn pass_on(relay: &Relay, writer: &SocketWriter, message: FromSocket) {
     if !relay.pass_on(message) {
         writer.close(1013, "messages come faster than the session takes them");
     }
+}
+
+/// What a socket looks for at another replica.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Session,
+    Room,
+}
+
+/// What the first message of a socket says about where it goes on.
+enum First {
+    /// At the session of another socket.
+    Resume(Resume),
+    /// At another replica, which has the room.
+    At(String),
+    Here,
 }
 
 /// Whether a client whose socket has ended like this may come back.
@@ -206,9 +257,26 @@ impl SessionSocketHandler {
         if self.has_begun {
             return None;
         }
-        let Some((resume, found)) = self.session_of(text) else {
+        let resume = match self.first(text) {
+            First::Resume(resume) => resume,
+            First::At(replica) => {
+                self.has_begun = true;
+                return self.goes_elsewhere(text, replica, Wanted::Room);
+            }
+            First::Here => {
+                self.has_begun = true;
+                self.resumption.elsewhere = None;
+                return None;
+            }
+        };
+        let Resumption {
+            sessions, access, ..
+        } = &self.resumption;
+        let Ok(found) = sessions.find(&resume.token, access) else {
             self.has_begun = true;
-            return None;
+            let elsewhere = self.resumption.elsewhere.as_ref()?;
+            let replica = elsewhere.replicas.other_of(&resume.token)?.to_owned();
+            return self.goes_elsewhere(text, replica, Wanted::Session);
         };
         let plug = self.writer.unplug()?;
         let writer = plug.writer();
@@ -235,16 +303,71 @@ impl SessionSocketHandler {
         })
     }
 
-    /// The session that a first message asks for.
-    fn session_of(&self, text: &ByteString) -> Option<(Resume, ResumableSession)> {
-        let Ok(ClientMessage::Resume(resume)) = ClientMessage::parse(text.as_bytes()) else {
-            return None;
+    fn first(&self, text: &ByteString) -> First {
+        match ClientMessage::parse(text.as_bytes()) {
+            Ok(ClientMessage::Resume(resume)) => First::Resume(resume),
+            Ok(ClientMessage::Config(wanted)) => {
+                let elsewhere = self.resumption.elsewhere.as_ref();
+                let replica = elsewhere.zip(wanted.params.rtc.as_ref());
+                let replica = replica
+                    .and_then(|(elsewhere, room)| elsewhere.replicas.with_room(&room.room_name));
+                replica.map_or(First::Here, |replica| First::At(replica.to_owned()))
+            }
+            _ => First::Here,
+        }
+    }
+
+    /// The socket goes on at another replica, where its session or room is.
+    fn goes_elsewhere(
+        &mut self,
+        text: &ByteString,
+        replica: String,
+        wanted: Wanted,
+    ) -> Option<SessionSocket> {
+        let elsewhere = self.resumption.elsewhere.take()?;
+        let plug = self.writer.unplug()?;
+        let writer = plug.writer();
+        let (relay, input) = relay();
+        let closed = Rc::<RefCell<Option<Closed>>>::default();
+        let told = Rc::clone(&closed);
+        let first = text.clone();
+        let going = async move {
+            let Elsewhere {
+                replicas,
+                handshake,
+                work: _work,
+                closing,
+            } = elsewhere;
+            match replicas.open(&replica, handshake).await {
+                Ok(stream) => {
+                    tracing::debug!(replica, "a socket goes on at another replica");
+                    let _forwarded = metrics::socket_forwarded();
+                    let closed = || told.borrow().clone();
+                    let writer = plug.writer();
+                    let forwarding =
+                        replicas::forward(stream, first, input, writer.clone(), closed);
+                    tokio::select! {
+                        ended = forwarding => tracing::debug!(?ended, "a socket was passed on"),
+                        () = closing.cancelled() => writer.close(1001, "the server is stopping"),
+                    }
+                }
+                Err(why) if wanted == Wanted::Session && !why.is_busy() => {
+                    cannot_resume(plug, &why.to_string());
+                }
+                Err(why) if wanted == Wanted::Session => plug.writer().close(1013, why.to_string()),
+                // Later there is a place, or the room begins anew.
+                Err(_) => plug.writer().close(
+                    1013,
+                    "the server that has the room cannot be asked; try again",
+                ),
+            }
         };
-        let Resumption {
-            sessions, access, ..
-        } = &self.resumption;
-        let found = sessions.find(&resume.token, access).ok()?;
-        Some((resume, found))
+        tokio::task::spawn_local(going.in_current_span());
+        Some(SessionSocket::Elsewhere {
+            relay,
+            writer,
+            closed,
+        })
     }
 
     /// Waits for the client to come back, as often as it does in time.
@@ -326,14 +449,19 @@ impl SessionSocketHandler {
 
     /// What a text would not do as it was probably meant.
     fn look_at_text(&mut self, origin: &Origin, speak: &Speak) {
-        if !self.mistakes.takes_tags && misuse::has_markup(&speak.text) {
-            let message = "text: this voice says tags as words; send the text without them";
+        let is_plain = speak.ssml.is_none();
+        if is_plain && self.mistakes.tags != Tags::Taken && misuse::has_markup(&speak.text) {
+            let message = if self.mistakes.tags == Tags::SaidUnlessSsml {
+                "text: tags are said as words; send a whole document, with text_type \"ssml\", or the text without them"
+            } else {
+                "text: this voice says tags as words; send the text without them"
+            };
             let code = WarningCode::MarkupAsText;
             self.warn("markup", origin, code, message.to_owned());
         }
         let is_whole = speak.flush && !self.mistakes.writing;
         let is_blank = speak.text.trim().is_empty();
-        if is_whole && !is_blank && !misuse::is_speakable(&speak.text) {
+        if is_plain && is_whole && !is_blank && !misuse::is_speakable(&speak.text) {
             let message = "text: there is nothing in it that a voice could say; send words";
             let code = WarningCode::NothingToSay;
             self.warn("nothing to say", origin, code, message.to_owned());
@@ -354,7 +482,11 @@ impl SessionSocketHandler {
         }
         let speech = wanted.params.tts.as_ref();
         let voice = speech.and_then(|speech| self.providers.text_to_speech(&speech.provider));
-        self.mistakes.takes_tags = voice.is_some_and(|voice| voice.takes_tags());
+        self.mistakes.tags = match voice {
+            Some(voice) if voice.takes_tags() => Tags::Taken,
+            Some(voice) if voice.takes_ssml().is_some() => Tags::SaidUnlessSsml,
+            _ => Tags::Said,
+        };
     }
 }
 

@@ -20,7 +20,8 @@
 //!
 //! Finals are told when they come and are never held back. The end is usually found later: the result that says so then has
 //! an empty `transcript` beside the `turn_transcript`, so that nothing is told twice. Only finals make text. One that comes
-//! after its turn has ended opens the next turn, so that nothing is lost and nothing ends twice.
+//! after its turn has ended is not lost, and is told as the text of a turn of its own. Where the turn before still owed it,
+//! and nobody has spoken since, that turn has had its `turn_end`, and there is no other.
 
 use std::mem;
 use std::time::{Duration, Instant};
@@ -45,6 +46,8 @@ const GLIMPSE: Duration = Duration::from_millis(100);
 /// How long a pause lasts before the model is asked, where `silence_ms` is not so short that half of it is less: the model
 /// has learned from pauses of that length.
 const MODEL_PAUSE: Duration = Duration::from_millis(200);
+/// Text that is later than this behind the end of a turn is not what that turn was still owed.
+const BELATED: Duration = Duration::from_secs(10);
 /// The most text that is kept for one turn: beyond it the turn ends as if it had lasted too long.
 const LONGEST_TURN_BYTES: usize = 64 * 1024;
 
@@ -276,6 +279,8 @@ struct Turn {
     reach: Duration,
     /// Whether speech was detected in it, and told.
     voiced: bool,
+    /// Whether it is what the turn before was owed, which has ended without it.
+    belated: bool,
     /// When it is over if nothing more comes; `None` is beyond the range of the clock.
     deadline: Option<Instant>,
     /// The audio that had been heard when the deadline was set.
@@ -306,6 +311,8 @@ pub struct TurnDetector {
     questions: u64,
     /// The last turn ended without the provider's end of speech, which may still come and is then ignored.
     flag_outstanding: bool,
+    /// When the last turn ended without text that the recogniser owed it. Speech since then is of another turn.
+    owed_since: Option<Instant>,
     /// The latest position that was told.
     told: Duration,
     events: Vec<TurnEvent>,
@@ -323,6 +330,7 @@ impl TurnDetector {
             question: Question::None,
             questions: 0,
             flag_outstanding: false,
+            owed_since: None,
             told: Duration::ZERO,
             events: Vec::new(),
         }
@@ -469,6 +477,7 @@ impl TurnDetector {
         let silence = self.silence_until(at);
         self.voice = Voice::Speech;
         self.question = Question::None;
+        self.owed_since = None;
         match self.turn.take() {
             None => {
                 let turn = self.open(at, moment);
@@ -477,6 +486,8 @@ impl TurnDetector {
             Some(mut turn) => {
                 // Whoever goes on had not finished.
                 turn.flagged = None;
+                // The rest of it is of the speaker's next turn.
+                turn.belated = false;
                 turn.began = turn.began.min(at);
                 if mem::replace(&mut turn.voiced, true) {
                     self.tell(VoiceEventKind::SpeechResumed, at, silence, None);
@@ -565,6 +576,11 @@ impl TurnDetector {
         let Some(turn) = &mut self.turn else {
             return;
         };
+        // A provider that has heard nothing of this turn speaks of one before: it says twice that it has ended.
+        let is_unheard = turn.text.is_empty() && turn.partial.is_empty();
+        if is_unheard && self.voice == Voice::Speech {
+            return;
+        }
         let is_open = turn.ending.is_none();
         if is_open && is_unfinished && self.settings.model == ModelUse::OverPauses {
             return;
@@ -779,6 +795,11 @@ impl TurnDetector {
     ) {
         self.flag_outstanding = reason != TurnEndReason::Provider && turn.flagged.is_none();
         self.question = Question::None;
+        // Interim text that was taken back leaves it owed.
+        let is_left = turn.belated && turn.text.is_empty();
+        let lacks_text = turn.text.is_empty() || !turn.partial.is_empty();
+        let is_owed = (turn.voiced && lacks_text) || is_left;
+        self.owed_since = is_owed.then_some(moment.now);
         if !turn.text.is_empty() {
             let segment = segment.unwrap_or_else(|| Transcript {
                 confidence: turn.confidence.mean(),
@@ -786,6 +807,9 @@ impl TurnDetector {
                 ..Transcript::default()
             });
             self.events.push(result(segment, true, Some(turn.text)));
+        }
+        if turn.belated {
+            return;
         }
         let silence = self.silence_until(moment.heard).filter(|_| turn.voiced);
         self.tell(VoiceEventKind::TurnEnd, moment.heard, silence, Some(reason));
@@ -811,6 +835,7 @@ impl TurnDetector {
             partial: String::new(),
             reach: Duration::ZERO,
             voiced,
+            belated: false,
             deadline: self.deadline(moment.now),
             heard_before: moment.heard,
             flagged: None,
@@ -822,7 +847,13 @@ impl TurnDetector {
     fn turn_or_new(&mut self, moment: Moment) -> Turn {
         match self.turn.take() {
             Some(turn) => turn,
-            None => self.open(moment.heard, moment),
+            None => {
+                let since = self.owed_since.take();
+                let waited = since.map(|since| moment.now.saturating_duration_since(since));
+                let mut turn = self.open(moment.heard, moment);
+                turn.belated = !turn.voiced && waited.is_some_and(|waited| waited <= BELATED);
+                turn
+            }
         }
     }
 
@@ -1294,6 +1325,69 @@ mod tests {
         assert_eq!(scene.ends(), []);
         scene.final_segment("really").flag();
         assert_eq!(scene.turns(), ["now really"]);
+    }
+
+    #[test]
+    fn a_provider_that_says_twice_that_a_turn_has_ended_does_not_end_the_next_one() {
+        let mut scene = Scene::usual();
+        scene.speech(1_000).final_segment("one").flag().silence(700);
+        // The next turn is spoken, and not heard yet.
+        scene.speech(600).flag().speech(3_000);
+        assert_eq!(scene.ends().len(), 1);
+        scene.final_segment("two").speech(500).partial("and a");
+        scene.speech(500).final_segment("and a half").flag();
+        assert_eq!(scene.turns(), ["one", "two and a half"]);
+        assert_eq!(scene.ends().len(), 2);
+    }
+
+    #[test]
+    fn the_final_of_a_turn_that_has_ended_without_it_does_not_end_it_again() {
+        for partial in ["", "hello"] {
+            let mut scene = Scene::usual();
+            scene.speech(1_000).partial(partial).silence(6_000);
+            assert_eq!(scene.ends().len(), 1, "it was overdue");
+            scene.final_segment("hello").flag().silence(5_000);
+            assert_eq!(scene.turns(), ["hello"]);
+            assert_eq!(scene.ends().len(), 1);
+            // What is spoken then is another turn.
+            scene.speech(1_000).final_segment("again").flag();
+            assert_eq!(scene.turns(), ["hello", "again"]);
+            assert_eq!(scene.ends().len(), 2);
+        }
+    }
+
+    #[test]
+    fn text_of_speech_that_only_the_recogniser_hears_is_a_turn_with_its_end() {
+        let mut scene = Scene::usual();
+        scene
+            .speech(1_000)
+            .final_segment("loud")
+            .flag()
+            .silence(2_000);
+        scene.final_segment("soft").silence(5_000);
+        assert_eq!(scene.ends().len(), 2);
+        // A cough was owed nothing any more after a while.
+        scene.speech(300).silence(20_000).final_segment("very soft");
+        scene.silence(5_000);
+        assert_eq!(scene.turns(), ["loud", "soft", "very soft"]);
+        assert_eq!(scene.ends().len(), 4);
+    }
+
+    #[test]
+    fn speech_behind_a_belated_final_makes_it_a_turn_with_its_end() {
+        let mut scene = Scene::usual();
+        scene
+            .speech(1_000)
+            .partial("I")
+            .silence(6_000)
+            .final_segment("I");
+        scene
+            .silence(300)
+            .speech(1_000)
+            .final_segment("know")
+            .flag();
+        assert_eq!(scene.turns(), ["I know"]);
+        assert_eq!(scene.ends().len(), 2);
     }
 
     #[test]
@@ -1985,9 +2079,12 @@ mod tests {
             // What was told as finals between two ends is what the end says.
             let mut segments: Vec<&str> = Vec::new();
             let mut speech_final = false;
+            // Whether text could be what the turn before was owed, whose end was told.
+            let mut belated = false;
             for (_, event) in &scene.told {
                 match event {
                     TurnEvent::Result(told) => {
+                        speech_final &= !belated;
                         prop_assert!(!speech_final, "a speech final ends its turn at once");
                         prop_assert_eq!(told.is_speech_final, told.turn_transcript.is_some());
                         if told.is_final && !told.transcript.is_empty() {
@@ -2003,11 +2100,16 @@ mod tests {
                     TurnEvent::Voice(VoiceEvent { event: VoiceEventKind::TurnEnd, .. }) => {
                         prop_assert!(segments.is_empty(), "a turn with text ends with a speech final");
                         speech_final = false;
+                        belated = true;
                     }
-                    _ => prop_assert!(!speech_final),
+                    other => {
+                        prop_assert!(!speech_final || belated);
+                        speech_final = false;
+                        belated &= !matches!(other, TurnEvent::Voice(_));
+                    }
                 }
             }
-            prop_assert!(segments.is_empty() && !speech_final);
+            prop_assert!(segments.is_empty() && (belated || !speech_final));
             prop_assert_eq!(scene.turns.next_deadline(), None);
         }
 
@@ -2031,6 +2133,45 @@ mod tests {
                 prop_assert!(follows, "{event:?} after {before:?}");
                 prop_assert!(settings.enabled || event == TurnEnd);
                 (last, before) = (timestamp, event);
+            }
+        }
+
+        #[test]
+        fn what_is_spoken_ends_once_whatever_a_vendor_says_and_in_whatever_order(
+            settings in any_settings(), acts in acts(),
+        ) {
+            let mut scene = Scene::new(TurnSettings { enabled: true, ..settings });
+            play(&mut scene, &acts);
+            // When a turn ended without its text, and whether what comes since then is that text.
+            let mut owed: Option<u64> = None;
+            let mut belated = false;
+            let mut last = 0;
+            let later = BELATED.as_millis() as u64;
+            // Of the turn that is open.
+            let (mut spoken, mut has_text) = (false, false);
+            for (at, event) in &scene.told {
+                belated &= at - std::mem::replace(&mut last, *at) <= later;
+                match event {
+                    TurnEvent::Voice(VoiceEvent { event: VoiceEventKind::SpeechStart, .. }) => {
+                        prop_assert!(!spoken, "a turn begins once");
+                        (spoken, belated, owed) = (true, false, None);
+                    }
+                    TurnEvent::Voice(VoiceEvent { event: VoiceEventKind::TurnEnd, .. }) => {
+                        prop_assert!(!belated, "a turn ends again with the text that it was owed");
+                        owed = (spoken && !has_text).then_some(*at);
+                        (spoken, has_text) = (false, false);
+                    }
+                    TurnEvent::Result(told) => {
+                        if let Some(ended) = owed.take() {
+                            belated = at - ended <= later;
+                        }
+                        has_text |= told.is_final;
+                        if belated && told.is_speech_final {
+                            (belated, has_text) = (false, false);
+                        }
+                    }
+                    _ => {}
+                }
             }
         }
 

@@ -3,7 +3,7 @@
 //! are not documented are plausible guesses.
 
 mod frames;
-mod ssml;
+pub(crate) mod ssml;
 mod stt;
 mod tts;
 mod voices;

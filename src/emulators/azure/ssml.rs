@@ -1,9 +1,9 @@
-//! Parses SSML as far as an emulator needs it: the voice, the rate, the words. Invalid XML is refused, so that a client that
+//! Parses SSML as far as emulators need it: the voice, the rate, the words. Invalid XML is refused, so that a client that
 //! does not escape its text is noticed.
 
 /// What an SSML document asks for.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Ssml {
+pub(crate) struct Ssml {
     /// The name of its voice.
     pub voice: String,
     /// 1.0 is normal.
@@ -15,14 +15,23 @@ pub(super) struct Ssml {
 /// Why it is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("SSML parsing error: {0}")]
-pub(super) struct SsmlError(&'static str);
+pub(crate) struct SsmlError(&'static str);
 
 /// Deeper documents are refused.
 const MAX_DEPTH: usize = 32;
 
 impl Ssml {
-    /// Reads a document.
+    /// Reads a document that names its voice.
     pub fn parse(document: &str) -> Result<Self, SsmlError> {
+        let ssml = Self::read(document)?;
+        if ssml.voice.is_empty() {
+            return Err(SsmlError("a voice is missing"));
+        }
+        Ok(ssml)
+    }
+
+    /// Reads a document whose voice is named elsewhere.
+    pub fn read(document: &str) -> Result<Self, SsmlError> {
         let mut ssml = Self {
             voice: String::new(),
             rate: 1.0,
@@ -43,11 +52,10 @@ impl Ssml {
             ssml.tag(tag, &mut open)?;
             rest = after;
         }
-        match (open.is_empty(), ssml.voice.is_empty()) {
-            (false, _) => Err(SsmlError("an element is not closed")),
-            (_, true) => Err(SsmlError("a voice is missing")),
-            _ => Ok(ssml),
+        if !open.is_empty() {
+            return Err(SsmlError("an element is not closed"));
         }
+        Ok(ssml)
     }
 
     fn tag<'a>(&mut self, tag: &'a str, open: &mut Vec<&'a str>) -> Result<(), SsmlError> {
@@ -57,6 +65,7 @@ impl Ssml {
         if let Some(name) = tag.strip_prefix('/') {
             let closed = open.pop();
             return if closed == Some(name.trim()) {
+                self.part_words(name.trim());
                 Ok(())
             } else {
                 Err(SsmlError("elements overlap"))
@@ -77,10 +86,18 @@ impl Ssml {
                 _ => {}
             }
         }
+        self.part_words(name);
         if !empty {
             open.push(name);
         }
         Ok(())
+    }
+
+    /// Words with a pause, or the edge of a sentence, between them are two.
+    fn part_words(&mut self, name: &str) {
+        if matches!(name, "break" | "p" | "s") && !self.text.ends_with(' ') {
+            self.text.push(' ');
+        }
     }
 }
 
@@ -122,36 +139,12 @@ fn attributes_of(mut text: &str) -> Result<Vec<(&str, String)>, SsmlError> {
 }
 
 fn unescaped(text: &str) -> Result<String, SsmlError> {
-    let mut plain = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once('&') {
-        plain.push_str(before);
-        let (entity, after) = after.split_once(';').ok_or(SsmlError("a bare ampersand"))?;
-        plain.push(match entity {
-            "amp" => '&',
-            "lt" => '<',
-            "gt" => '>',
-            "apos" => '\'',
-            "quot" => '"',
-            _ => numbered(entity).ok_or(SsmlError("an unknown entity"))?,
-        });
-        rest = after;
-    }
-    plain.push_str(rest);
+    let plain = vivavoce_core::ssml::unescaped(text).map_err(|_| SsmlError("an unknown entity"))?;
     let forbidden = |c: char| c < ' ' && !['\t', '\n', '\r'].contains(&c);
     if plain.contains(forbidden) {
         return Err(SsmlError("a character that XML does not have"));
     }
     Ok(plain)
-}
-
-fn numbered(entity: &str) -> Option<char> {
-    let number = entity.strip_prefix('#')?;
-    let code = match number.strip_prefix('x') {
-        Some(hex) => u32::from_str_radix(hex, 16).ok()?,
-        None => number.parse().ok()?,
-    };
-    char::from_u32(code)
 }
 
 /// A bare number multiplies; a percentage is a change, so `150%` is two and a half times as fast.
@@ -188,7 +181,7 @@ mod tests {
     #[test]
     fn the_voice_the_rate_and_the_words_are_found() {
         let ssml =
-            parsed("<prosody rate='1.5'>1 &lt; 2 &amp; &#x33;</prosody><break/> bye").unwrap();
+            parsed("<prosody rate='1.5'>1 &lt; 2 &amp; &#x33;</prosody><break/>bye").unwrap();
         assert_eq!(ssml.voice, "en-US-Ava");
         assert_eq!(ssml.text, "1 < 2 & 3 bye");
     }

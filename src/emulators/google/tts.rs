@@ -1,6 +1,5 @@
 //! Text-to-Speech v1: streaming and whole synthesis, and the list of voices.
 
-use std::collections::BTreeMap;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::link::Answers;
+use crate::azure::ssml::Ssml;
 use crate::engine::EngineError;
 use crate::speech::{Saying, Speech};
 use crate::visit::Visit;
@@ -292,9 +292,17 @@ pub(super) async fn whole(
     visit.asked(format!("{voice:?} {audio:?}"));
     let voice = question.voice.unwrap_or_default();
     check_voice(&voice)?;
-    let text = match question.input.and_then(|input| input.input_source) {
-        Some(InputSource::Text(text) | InputSource::Markup(text)) => text,
-        Some(InputSource::Ssml(ssml)) => without_tags(&ssml),
+    let (text, prosody) = match question.input.and_then(|input| input.input_source) {
+        Some(InputSource::Text(text) | InputSource::Markup(text)) => (text, 1.0),
+        Some(InputSource::Ssml(document)) => {
+            check_text(&document)?;
+            visit.asked(document.as_str());
+            let read = Ssml::read(&document);
+            let ssml = read.map_err(|_| {
+                invalid("Invalid SSML. Newer voices like Neural2 require valid SSML.")
+            })?;
+            (ssml.text, ssml.rate)
+        }
         None => {
             return Err(invalid(
                 "Request contains an invalid argument: input must be set.",
@@ -324,7 +332,7 @@ pub(super) async fn whole(
     };
     let rate = sample_rate(audio.sample_rate_hertz)?;
     let saying = Saying {
-        speaking_rate: rate_of_speech(audio.speaking_rate)?,
+        speaking_rate: (rate_of_speech(audio.speaking_rate)? * prosody).clamp(0.25, 2.0),
         format: AudioFormat::mono(encoding, rate),
     };
     let speech = visit.say(&text, &saying).map_err(|error| failed(&error))?;
@@ -336,33 +344,6 @@ pub(super) async fn whole(
         _ => said,
     };
     Ok(SynthesizeSpeechResponse { audio_content })
-}
-
-/// Marks speak no text.
-fn without_tags(ssml: &str) -> String {
-    let mut text = String::new();
-    let mut in_tag = false;
-    for character in ssml.chars() {
-        match character {
-            '<' => in_tag = true,
-            '>' if in_tag => {
-                in_tag = false;
-                text.push(' ');
-            }
-            other if !in_tag => text.push(other),
-            _ => {}
-        }
-    }
-    let entities = BTreeMap::from([
-        ("&lt;", "<"),
-        ("&gt;", ">"),
-        ("&quot;", "\""),
-        ("&apos;", "'"),
-    ]);
-    for (entity, character) in entities {
-        text = text.replace(entity, character);
-    }
-    text.replace("&amp;", "&")
 }
 
 /// A WAV file: what Google makes of whole texts but for PCM, also in G.711.

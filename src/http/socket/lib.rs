@@ -33,7 +33,7 @@
 //!
 //! # Sockets that this server opens
 //!
-//! [`run_dialled`] runs a socket over a connection whose handshake this server has made as the client.
+//! [`dial`] makes the handshake as the client; [`run_dialled`] runs a socket over such a connection.
 //!
 //! # Example
 //!
@@ -55,12 +55,14 @@
 mod backlog;
 mod budget;
 mod connection;
+mod dial;
 mod dialled;
 mod echo;
 mod frames;
 mod origins;
 mod outbox;
 mod reader;
+mod relay;
 mod sent_log;
 mod writer;
 
@@ -74,12 +76,14 @@ use actix_web_actors::ws::HandshakeError;
 pub use backlog::{Backlog, MAX_WAITING_BYTES};
 pub use budget::MessageBudget;
 pub use connection::{WRITE_BUFFER_BYTES, accepted, prepare};
+pub use dial::{DialError, dial};
 pub use dialled::{run_dialled, text_frame_of_server};
 pub use echo::echo;
 pub use frames::{FrameError, Frames, Input, MAX_BINARY_BYTES, MAX_TEXT_BYTES};
 pub use origins::Origins;
 pub use outbox::{Audio, AudioRefused, CLOSE_PATIENCE, Closed, ClosedBy, MAX_EVENTS, SUPERSEDED};
 pub use reader::{PING_INTERVAL, SocketHandler};
+pub use relay::{FromClient, Relay, Relayed, relay};
 pub use sent_log::CannotResume;
 pub use writer::{DetachedSocket, SocketWriter};
 

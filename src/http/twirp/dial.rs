@@ -1,5 +1,5 @@
-//! Translates LiveKit's requests for calls into those of the registry of calls. What embedded rooms do not support is
-//! refused by the name of its field: nobody should be called otherwise than intended.
+//! Translates LiveKit's requests for calls into those of the registry of calls. What embedded rooms do not support was refused
+//! by [`super::table`]: nobody should be called otherwise than intended.
 
 #[cfg(test)]
 mod tests;
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use livekit_protocol as proto;
 use proto::{CreateSipParticipantRequest, SipMediaEncryption, TransferSipParticipantRequest};
-use proto::{SipHeaderOptions, SipMediaConfig, SipOutboundConfig, SipOutboundTrunkInfo};
+use proto::{SipMediaConfig, SipOutboundConfig, SipOutboundTrunkInfo};
 
-use super::Failure;
 use super::sip::invalid;
+use super::{Failure, support, table};
 use vivavoce_actors::registry::calls::{DialTrunk, TransferCall, Until};
 use vivavoce_auth::{Access, Principal};
 use vivavoce_config::{Secret, SipTransport};
@@ -29,14 +29,6 @@ const MOST_BYTES: usize = 4_096;
 const MOST_ATTRIBUTES: usize = 64;
 /// The maximum bytes of a display name (LiveKit's).
 const MOST_DISPLAY_NAME: usize = 128;
-
-/// Fields that are not supported.
-fn refuse<'a>(fields: impl IntoIterator<Item = (&'a str, bool)>) -> Result<(), Failure> {
-    match fields.into_iter().find(|(_, used)| *used) {
-        None => Ok(()),
-        Some((field, _)) => Err(invalid(format!("{field}: embedded rooms cannot do that"))),
-    }
-}
 
 fn fits(field: &str, text: &str, most: usize) -> Result<(), Failure> {
     if text.len() <= most {
@@ -78,17 +70,7 @@ fn duration(
 /// Whether media must be encrypted; what may be is left to the settings. `older` is the field used before there was a
 /// media description.
 fn encrypted(media: Option<SipMediaConfig>, older: i32, prefix: &str) -> Result<bool, Failure> {
-    let media = media.unwrap_or_default();
-    let patient = media.media_timeout.map(|time| (time.seconds, time.nanos));
-    let codecs = media.only_listed_codecs || !media.codecs.is_empty();
-    refuse([
-        (format!("{prefix}media.codecs").as_str(), codecs),
-        (
-            format!("{prefix}media.media_timeout").as_str(),
-            patient.is_some_and(|time| time != (0, 0)),
-        ),
-    ])?;
-    let (field, wished) = match media.encryption {
+    let (field, wished) = match media.and_then(|media| media.encryption) {
         Some(wished) => ("media.encryption", wished),
         None => ("media_encryption", older),
     };
@@ -97,11 +79,6 @@ fn encrypted(media: Option<SipMediaConfig>, older: i32, prefix: &str) -> Result<
         Ok(_) => Ok(false),
         Err(_) => Err(invalid(format!("{prefix}{field}: is unknown"))),
     }
-}
-
-/// Headers that begin with `X-` are reported without being requested.
-fn asks_for_all_headers(options: i32) -> bool {
-    options > SipHeaderOptions::SipXHeaders as i32
 }
 
 /// A trunk, the numbers it is for, and whether its calls must be encrypted.
@@ -142,21 +119,6 @@ fn trunk(
 
 /// A trunk described in the request.
 fn inline(told: SipOutboundConfig) -> Result<ResolvedTrunk, Failure> {
-    refuse([
-        (
-            "trunk.headers_to_attributes",
-            !told.headers_to_attributes.is_empty(),
-        ),
-        (
-            "trunk.attributes_to_headers",
-            !told.attributes_to_headers.is_empty(),
-        ),
-        ("trunk.from_host", !told.from_host.is_empty()),
-        (
-            "trunk.destination_country",
-            !told.destination_country.is_empty(),
-        ),
-    ])?;
     Ok(ResolvedTrunk {
         trunk: trunk(
             ("trunk.hostname", &told.hostname),
@@ -169,29 +131,10 @@ fn inline(told: SipOutboundConfig) -> Result<ResolvedTrunk, Failure> {
     })
 }
 
-/// A stored trunk. It may use unsupported fields as long as no call uses it.
+/// A stored trunk. One that is older than this server may ask for what no call can be.
 #[allow(deprecated)] // of a field: older clients still use it
 fn stored(told: SipOutboundTrunkInfo) -> Result<ResolvedTrunk, Failure> {
-    refuse([
-        ("trunk.headers", !told.headers.is_empty()),
-        (
-            "trunk.headers_to_attributes",
-            !told.headers_to_attributes.is_empty(),
-        ),
-        (
-            "trunk.attributes_to_headers",
-            !told.attributes_to_headers.is_empty(),
-        ),
-        (
-            "trunk.include_headers",
-            asks_for_all_headers(told.include_headers),
-        ),
-        ("trunk.from_host", !told.from_host.is_empty()),
-        (
-            "trunk.destination_country",
-            !told.destination_country.is_empty(),
-        ),
-    ])?;
+    support::check(table::OUTBOUND_TRUNK, &told, "trunk.")?;
     Ok(ResolvedTrunk {
         encrypted: encrypted(told.media, told.media_encryption, "trunk.")?,
         trunk: trunk(
@@ -202,23 +145,6 @@ fn stored(told: SipOutboundTrunkInfo) -> Result<ResolvedTrunk, Failure> {
         )?,
         numbers: told.numbers,
     })
-}
-
-#[allow(deprecated)] // of a field: clients set both
-fn refuse_what_cannot_be(said: &CreateSipParticipantRequest) -> Result<(), Failure> {
-    refuse([
-        ("headers", !said.headers.is_empty()),
-        (
-            "include_headers",
-            asks_for_all_headers(said.include_headers),
-        ),
-        ("to_user_override", !said.to_user_override.is_empty()),
-        ("sip_request_uri", said.sip_request_uri.is_some()),
-        ("sip_to_header", said.sip_to_header.is_some()),
-        ("sip_from_header", said.sip_from_header.is_some()),
-        ("destination", said.destination.is_some()),
-        ("play_dialtone", said.play_dialtone || said.play_ringtone),
-    ])
 }
 
 fn check_texts(said: &CreateSipParticipantRequest) -> Result<(), Failure> {
@@ -298,7 +224,6 @@ pub(super) fn call(
     mut said: CreateSipParticipantRequest,
     trunk_of: impl FnOnce(&str) -> Result<SipOutboundTrunkInfo, Failure>,
 ) -> Result<DialTrunk, Failure> {
-    refuse_what_cannot_be(&said)?;
     check_texts(&said)?;
     let must_be = encrypted(said.media.take(), said.media_encryption, "")?;
     let line = match (said.trunk.take(), said.sip_trunk_id.as_str()) {
@@ -342,10 +267,6 @@ pub(super) fn call(
 
 /// The transfer that a request describes.
 pub(super) fn transfer(said: TransferSipParticipantRequest) -> Result<TransferCall, Failure> {
-    refuse([
-        ("headers", !said.headers.is_empty()),
-        ("play_dialtone", said.play_dialtone),
-    ])?;
     let ringing = said.ringing_timeout.map(|time| (time.seconds, time.nanos));
     let ringing = duration("ringing_timeout", ringing, MOST_RINGING)?;
     Ok(TransferCall {

@@ -1,12 +1,16 @@
-//! `POST /twirp/livekit.RoomService/…` and `…/livekit.SIP/…`: LiveKit's server API for the embedded rooms, in protobuf
+//! `POST /twirp/livekit.RoomService/…`, `…/livekit.AgentDispatchService/…` and `…/livekit.SIP/…`: LiveKit's server API for the embedded rooms, in protobuf
 //! and JSON, for LiveKit's server SDKs. Tokens are LiveKit's, not this server's own, and tenants do not apply: whoever
 //! holds the key pair owns all rooms.
 //!
-//! Errors are Twirp's (`{"code", "msg", "meta"?}`); methods that the embedded rooms lack are `unimplemented`.
+//! Errors are Twirp's (`{"code", "msg", "meta"?}`). What the embedded rooms do with each method and field stands in [`table`]:
+//! methods that they lack are `unimplemented`, fields that would have no effect `invalid_argument`.
 
 mod dial;
+mod dispatch;
 mod rooms;
 mod sip;
+mod support;
+mod table;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,6 +22,8 @@ use prost::Message;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use self::support::Method;
+pub use self::support::page as livekit_api_page;
 use super::body::{self, BodyError};
 use super::limits;
 use super::state::AppState;
@@ -31,6 +37,7 @@ use vivavoce_telephony::trunks::Trunks;
 
 const ROOM_SERVICE: &str = "livekit.RoomService";
 const SIP_SERVICE: &str = "livekit.SIP";
+const DISPATCH_SERVICE: &str = "livekit.AgentDispatchService";
 /// The content type of errors and JSON responses: LiveKit's JavaScript client compares it as a whole.
 const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/protobuf";
@@ -185,7 +192,10 @@ pub async fn call(
         let wire = Wire::of(&request)?;
         let claims = claims(&request, rooms.keys())?;
         // Everything in the head is checked before a byte of the body is read.
-        permit(&service, &method, &claims)?;
+        let known = support::find(&service, &method)?;
+        if !is_permitted(&service, &method, &claims) {
+            return Err(Failure::not_permitted());
+        }
         limits::authenticated(&request, None)
             .map_err(|refused| Failure::new("resource_exhausted", refused.to_string()))?;
         let body = match body::read(&request, &mut payload.into_inner()).await {
@@ -201,15 +211,13 @@ pub async fn call(
             trunks: state.trunks.as_ref(),
             claims,
             wire,
+            method: known,
             body: &body,
         };
         match service.as_str() {
-            ROOM_SERVICE => call.room_service(&method).await,
-            SIP_SERVICE => call.sip_service(&method).await,
-            other => Err(Failure::new(
-                "unimplemented",
-                format!("embedded rooms have no {other}"),
-            )),
+            ROOM_SERVICE => call.room_service().await,
+            SIP_SERVICE => call.sip_service().await,
+            _ => call.dispatch_service().await,
         }
     };
     answer.await.unwrap_or_else(|failure| failure.answer())
@@ -227,18 +235,12 @@ fn claims(request: &HttpRequest, keys: &token::Keys) -> Result<Claims, Failure> 
 }
 
 /// Whether a token may use this method at all; the room is in the body.
-fn permit(service: &str, method: &str, claims: &Claims) -> Result<(), Failure> {
-    let allowed = match service {
-        ROOM_SERVICE => rooms::may_allow(method, &claims.video)?,
+fn is_permitted(service: &str, method: &str, claims: &Claims) -> bool {
+    match service {
+        ROOM_SERVICE => rooms::may_allow(method, &claims.video),
         SIP_SERVICE => sip::may_allow(method, claims),
-        other => {
-            return Err(Failure::new(
-                "unimplemented",
-                format!("embedded rooms have no {other}"),
-            ));
-        }
-    };
-    allowed.then_some(()).ok_or_else(Failure::not_permitted)
+        _ => claims.video.room_admin,
+    }
 }
 
 struct Call<'a> {
@@ -247,25 +249,36 @@ struct Call<'a> {
     trunks: Option<&'a Arc<Trunks>>,
     claims: Claims,
     wire: Wire,
+    method: &'static Method,
     body: &'a [u8],
 }
 
 impl Call<'_> {
-    /// The decoded request, if the token allows it.
-    pub(super) fn read<T: Shaped + DeserializeOwned>(
+    /// The decoded request, if the token allows it and all of it would happen.
+    pub(super) fn read<T: Shaped + DeserializeOwned + Serialize>(
         &self,
         allowed: impl FnOnce(&T, &Claims) -> bool,
     ) -> Result<T, Failure> {
         let said = self.wire.read::<T>(self.body)?;
-        if allowed(&said, &self.claims) {
-            Ok(said)
-        } else {
-            Err(Failure::not_permitted())
+        if !allowed(&said, &self.claims) {
+            return Err(Failure::not_permitted());
         }
+        support::check(self.method.fields, &said, "")?;
+        Ok(said)
+    }
+
+    /// The same where the head of the request says who may.
+    fn anywhere<T: Shaped + DeserializeOwned + Serialize>(&self) -> Result<T, Failure> {
+        self.read(|_, _| true)
+    }
+
+    /// The table names a method that nothing here does: a mistake of ours.
+    fn forgotten(&self) -> Failure {
+        Failure::new("internal", format!("nothing does {}", self.method.name))
     }
 
     /// The same for a method that concerns one room.
-    fn of_room<T: Shaped + DeserializeOwned>(
+    fn of_room<T: Shaped + DeserializeOwned + Serialize>(
         &self,
         room: impl FnOnce(&T) -> &str,
     ) -> Result<T, Failure> {

@@ -10,9 +10,10 @@ use vivavoce_rooms::{OperationError, ParticipantChange, RoomMessage};
 impl From<OperationError> for Failure {
     fn from(error: OperationError) -> Self {
         let code = match error {
-            OperationError::NoRoom | OperationError::NoParticipant | OperationError::NoTrack => {
-                "not_found"
-            }
+            OperationError::NoRoom
+            | OperationError::NoParticipant
+            | OperationError::NoTrack
+            | OperationError::NoDispatch => "not_found",
             OperationError::InvalidArgument(_) => "invalid_argument",
             OperationError::FailedPrecondition(_) => "failed_precondition",
             OperationError::Quota(_) => "resource_exhausted",
@@ -23,34 +24,19 @@ impl From<OperationError> for Failure {
 }
 
 /// Whether the grants may allow a method; whether they are for the right room depends on the body.
-pub(super) fn may_allow(method: &str, grants: &VideoGrant) -> Result<bool, Failure> {
+pub(super) fn may_allow(method: &str, grants: &VideoGrant) -> bool {
     match method {
-        "CreateRoom" | "DeleteRoom" => Ok(grants.room_create),
-        "ListRooms" => Ok(grants.room_list),
-        "ListParticipants"
-        | "GetParticipant"
-        | "RemoveParticipant"
-        | "MutePublishedTrack"
-        | "UpdateParticipant"
-        | "UpdateSubscriptions"
-        | "SendData"
-        | "UpdateRoomMetadata" => Ok(grants.room_admin),
-        "ForwardParticipant" | "MoveParticipant" | "PerformRpc" => Err(Failure::new(
-            "unimplemented",
-            format!("embedded rooms have no {method}"),
-        )),
-        _ => Err(Failure::new(
-            "bad_route",
-            format!("livekit.RoomService has no {method}"),
-        )),
+        "CreateRoom" | "DeleteRoom" => grants.room_create,
+        "ListRooms" => grants.room_list,
+        _ => grants.room_admin,
     }
 }
 
 impl Call<'_> {
     /// Handles a method.
-    pub(super) async fn room_service(&self, method: &str) -> Result<HttpResponse, Failure> {
+    pub(super) async fn room_service(&self) -> Result<HttpResponse, Failure> {
         let (rooms, wire) = (self.rooms, self.wire);
-        match method {
+        match self.method.name {
             "CreateRoom" => {
                 let said = self.read(|_, claims| claims.video.room_create)?;
                 wire.answer(&rooms.create_room(said).await?)
@@ -81,6 +67,17 @@ impl Call<'_> {
                 rooms.remove_participant(said.room, said.identity).await?;
                 wire.answer(&proto::RemoveParticipantResponse {})
             }
+            "MoveParticipant" => {
+                let said = self.read(|said: &proto::MoveParticipantRequest, claims| {
+                    let grants = &claims.video;
+                    grants.room_admin
+                        && grants.room == said.room
+                        && grants.destination_room == said.destination_room
+                })?;
+                let moved = rooms.move_participant(said.room, said.identity, said.destination_room);
+                moved.await?;
+                wire.answer(&proto::MoveParticipantResponse {})
+            }
             "MutePublishedTrack" => {
                 let said = self.of_room(|said: &proto::MuteRoomTrackRequest| &said.room)?;
                 let track = rooms.mute_track(said.room, said.identity, said.track_sid, said.muted);
@@ -106,11 +103,7 @@ impl Call<'_> {
                 let said = self.of_room(|said: &proto::UpdateRoomMetadataRequest| &said.room)?;
                 wire.answer(&rooms.update_room_metadata(said.room, said.metadata).await?)
             }
-            // Other methods were refused before the body was read.
-            _ => Err(Failure::new(
-                "bad_route",
-                format!("livekit.RoomService has no {method}"),
-            )),
+            _ => Err(self.forgotten()),
         }
     }
 

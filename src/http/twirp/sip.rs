@@ -119,12 +119,12 @@ pub(super) fn may_allow(method: &str, claims: &Claims) -> bool {
 
 impl Call<'_> {
     /// Handles a method.
-    pub(super) async fn sip_service(&self, method: &str) -> Result<HttpResponse, Failure> {
-        match method {
+    pub(super) async fn sip_service(&self) -> Result<HttpResponse, Failure> {
+        match self.method.name {
             "CreateSIPParticipant" => self.create_participant().await,
             "TransferSIPParticipant" => self.transfer_participant().await,
             "CreateSIPInboundTrunk" => {
-                let said: proto::CreateSipInboundTrunkRequest = self.wire.read(self.body)?;
+                let said: proto::CreateSipInboundTrunkRequest = self.anywhere()?;
                 let trunk = said.trunk.ok_or_else(|| invalid("trunk: is required"))?;
                 self.wire.answer(
                     &self
@@ -133,7 +133,7 @@ impl Call<'_> {
                 )
             }
             "CreateSIPOutboundTrunk" => {
-                let said: proto::CreateSipOutboundTrunkRequest = self.wire.read(self.body)?;
+                let said: proto::CreateSipOutboundTrunkRequest = self.anywhere()?;
                 let trunk = said.trunk.ok_or_else(|| invalid("trunk: is required"))?;
                 self.wire.answer(
                     &self
@@ -142,55 +142,55 @@ impl Call<'_> {
                 )
             }
             "UpdateSIPInboundTrunk" => {
-                let said: proto::UpdateSipInboundTrunkRequest = self.wire.read(self.body)?;
+                let said: proto::UpdateSipInboundTrunkRequest = self.anywhere()?;
                 let change = said.action.ok_or_else(|| invalid("action: is required"))?;
                 let update =
                     move |trunks: &Trunks| trunks.update_inbound(&said.sip_trunk_id, change);
                 self.wire.answer(&self.kept(update).await?)
             }
             "UpdateSIPOutboundTrunk" => {
-                let said: proto::UpdateSipOutboundTrunkRequest = self.wire.read(self.body)?;
+                let said: proto::UpdateSipOutboundTrunkRequest = self.anywhere()?;
                 let change = said.action.ok_or_else(|| invalid("action: is required"))?;
                 let update =
                     move |trunks: &Trunks| trunks.update_outbound(&said.sip_trunk_id, change);
                 self.wire.answer(&self.kept(update).await?)
             }
             "GetSIPInboundTrunk" => {
-                let said: proto::GetSipInboundTrunkRequest = self.wire.read(self.body)?;
+                let said: proto::GetSipInboundTrunkRequest = self.anywhere()?;
                 let trunk = self.trunks()?.inbound(&said.sip_trunk_id);
                 let trunk = Some(trunk.ok_or(TrunkError::NoTrunk)?);
                 self.wire
                     .answer(&proto::GetSipInboundTrunkResponse { trunk })
             }
             "GetSIPOutboundTrunk" => {
-                let said: proto::GetSipOutboundTrunkRequest = self.wire.read(self.body)?;
+                let said: proto::GetSipOutboundTrunkRequest = self.anywhere()?;
                 let trunk = self.trunks()?.outbound(&said.sip_trunk_id);
                 let trunk = Some(trunk.ok_or(TrunkError::NoTrunk)?);
                 self.wire
                     .answer(&proto::GetSipOutboundTrunkResponse { trunk })
             }
             "ListSIPInboundTrunk" => {
-                let said: proto::ListSipInboundTrunkRequest = self.wire.read(self.body)?;
+                let said: proto::ListSipInboundTrunkRequest = self.anywhere()?;
                 let filter = Filter::new(said.trunk_ids, said.page);
                 let items = self.trunks()?.list_inbound(filter, &said.numbers);
                 self.wire
                     .answer(&proto::ListSipInboundTrunkResponse { items })
             }
             "ListSIPOutboundTrunk" => {
-                let said: proto::ListSipOutboundTrunkRequest = self.wire.read(self.body)?;
+                let said: proto::ListSipOutboundTrunkRequest = self.anywhere()?;
                 let filter = Filter::new(said.trunk_ids, said.page);
                 let items = self.trunks()?.list_outbound(filter, &said.numbers);
                 self.wire
                     .answer(&proto::ListSipOutboundTrunkResponse { items })
             }
-            _ => self.rules_and_deletions(method).await,
+            _ => self.rules_and_deletions().await,
         }
     }
 
-    async fn rules_and_deletions(&self, method: &str) -> Result<HttpResponse, Failure> {
-        match method {
+    async fn rules_and_deletions(&self) -> Result<HttpResponse, Failure> {
+        match self.method.name {
             "DeleteSIPTrunk" => {
-                let said: proto::DeleteSipTrunkRequest = self.wire.read(self.body)?;
+                let said: proto::DeleteSipTrunkRequest = self.anywhere()?;
                 let id = said.sip_trunk_id.clone();
                 self.kept(move |trunks| trunks.delete_trunk(&id)).await?;
                 self.wire.answer(&proto::SipTrunkInfo {
@@ -199,38 +199,31 @@ impl Call<'_> {
                 })
             }
             "CreateSIPDispatchRule" => {
-                let said: proto::CreateSipDispatchRuleRequest = self.wire.read(self.body)?;
+                let said: proto::CreateSipDispatchRuleRequest = self.anywhere()?;
                 let rule = dispatch_rule(said);
                 self.wire
                     .answer(&self.kept(move |trunks| trunks.create_rule(rule)).await?)
             }
             "UpdateSIPDispatchRule" => {
-                let said: proto::UpdateSipDispatchRuleRequest = self.wire.read(self.body)?;
+                let said: proto::UpdateSipDispatchRuleRequest = self.anywhere()?;
                 let change = said.action.ok_or_else(|| invalid("action: is required"))?;
                 let update =
                     move |trunks: &Trunks| trunks.update_rule(&said.sip_dispatch_rule_id, change);
                 self.wire.answer(&self.kept(update).await?)
             }
             "ListSIPDispatchRule" => {
-                let said: proto::ListSipDispatchRuleRequest = self.wire.read(self.body)?;
+                let said: proto::ListSipDispatchRuleRequest = self.anywhere()?;
                 let filter = Filter::new(said.dispatch_rule_ids, said.page);
                 let items = self.trunks()?.list_rules(filter, &said.trunk_ids);
                 self.wire
                     .answer(&proto::ListSipDispatchRuleResponse { items })
             }
             "DeleteSIPDispatchRule" => {
-                let said: proto::DeleteSipDispatchRuleRequest = self.wire.read(self.body)?;
+                let said: proto::DeleteSipDispatchRuleRequest = self.anywhere()?;
                 let delete = move |trunks: &Trunks| trunks.delete_rule(&said.sip_dispatch_rule_id);
                 self.wire.answer(&self.kept(delete).await?)
             }
-            "CreateSIPTrunk" | "ListSIPTrunk" => Err(Failure::new(
-                "unimplemented",
-                format!("{method} was replaced by inbound and outbound trunks"),
-            )),
-            _ => Err(Failure::new(
-                "bad_route",
-                format!("livekit.SIP has no {method}"),
-            )),
+            _ => Err(self.forgotten()),
         }
     }
 

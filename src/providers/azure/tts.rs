@@ -1,11 +1,13 @@
 //! Azure's synthesiser: turns over a WebSocket that is reused. Voices that can are sent text as it arrives (interface v2),
 //! all others sentence by sentence as SSML (v1), the only way to set a speaking rate.
 
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::stream::{self, StreamExt};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -17,9 +19,10 @@ use crate::transport::websocket::Received;
 use vivavoce_audio::format::{AudioFormat, Encoding};
 use vivavoce_config as config;
 use vivavoce_core::sentences;
+use vivavoce_core::ssml::{Ssml, escaped};
 use vivavoce_seams::parameters::{Parameter, converted, own};
 use vivavoce_seams::{
-    CredentialField, ErrorKind, OutputFormat, ProviderError, Speaks, TextStream, TextToSpeech,
+    CredentialField, ErrorKind, OutputFormat, ProviderError, Speaks, TakesSsml, TextStream, TextToSpeech,
     TtsEvent, TtsRequest, TtsStream, Voice,
 };
 
@@ -27,6 +30,8 @@ use vivavoce_seams::{
 const DEFAULT_VOICE: &str = "en-US-AvaMultilingualNeural";
 /// The most text of one turn. A turn's sound must not be longer than ten minutes, and its SSML not than 64 KiB.
 const TURN_BYTES: usize = 6_000;
+/// The largest document of a client: a turn's SSML has 64 KiB, and it stands in ours.
+const DOCUMENT_BYTES: usize = 60_000;
 /// What can be asked for: each format has a name of its own.
 const FORMATS: &[OutputFormat] = &[
     OutputFormat::new(Encoding::Mulaw, &[8_000], "raw-8khz-8bit-mono-mulaw"),
@@ -117,14 +122,50 @@ impl TextToSpeech for AzureTts {
         PARAMETERS
     }
 
+    fn takes_ssml(&self) -> Option<TakesSsml> {
+        Some(TakesSsml {
+            bytes: DOCUMENT_BYTES,
+            counts_root: false,
+        })
+    }
+
+    async fn synthesize_ssml(
+        &self,
+        request: TtsRequest,
+        document: &Ssml,
+    ) -> Result<TtsStream, ProviderError> {
+        let style = Style {
+            streamed: false,
+            marked_up: true,
+            ..Style::of(&request)
+        };
+        let content = document.content();
+        self.speak(&request, style, stream::once(ready(content)).boxed())
+    }
+
     async fn synthesize(
         &self,
         request: TtsRequest,
         text: TextStream,
     ) -> Result<TtsStream, ProviderError> {
+        let style = Style::of(&request);
+        self.speak(&request, style, text)
+    }
+
+    async fn voices(&self) -> Result<Vec<Voice>, ProviderError> {
+        super::voices::list(&self.endpoint.vendor, self.location).await
+    }
+}
+
+impl AzureTts {
+    fn speak(
+        &self,
+        request: &TtsRequest,
+        style: Style,
+        text: TextStream,
+    ) -> Result<TtsStream, ProviderError> {
         let vendor = &self.endpoint.vendor;
         let credential = vendor.credential(request.credential.as_ref())?;
-        let style = Style::of(&request);
         let version = if style.streamed { "v2" } else { "v1" };
         let path = ["cognitiveservices", "websocket", version];
         let service = if request.model.is_empty() {
@@ -145,11 +186,7 @@ impl TextToSpeech for AzureTts {
             format: style.format,
             protocol: move || Speech::new(style.clone(), Origin::new()),
         };
-        Ok(self.endpoint.speak(utterance, &request, text))
-    }
-
-    async fn voices(&self) -> Result<Vec<Voice>, ProviderError> {
-        super::voices::list(&self.endpoint.vendor, self.location).await
+        Ok(self.endpoint.speak(utterance, request, text))
     }
 }
 
@@ -163,6 +200,8 @@ struct Style {
     format_name: &'static str,
     /// Whether the text is sent as it comes.
     streamed: bool,
+    /// Whether the text is the content of a document.
+    marked_up: bool,
 }
 
 impl Style {
@@ -173,6 +212,7 @@ impl Style {
         // Text streaming does not know a rate of speech.
         let usual = (request.speaking_rate - 1.0).abs() < 1e-3;
         Self {
+            marked_up: false,
             streamed: usual && request.model.is_empty() && takes_pieces(&voice),
             voice,
             rate: request.speaking_rate,
@@ -191,13 +231,23 @@ impl Style {
 
     fn ssml(&self, text: &str) -> String {
         let (language, voice) = (escaped(self.language()), escaped(&self.voice));
-        let mut said = escaped(text);
+        let mut said = if self.marked_up {
+            text.to_owned()
+        } else {
+            escaped(text)
+        };
+        let more = if self.marked_up {
+            "xmlns:mstts='http://www.w3.org/2001/mstts' "
+        } else {
+            ""
+        };
         if (self.rate - 1.0).abs() >= 1e-3 {
             // A bare number multiplies; a percentage would be added.
             said = format!("<prosody rate='{:.3}'>{said}</prosody>", self.rate);
         }
         format!(
-            "<speak version='1.0' xmlns='http://www.w3.org/2001/10/synthesis' xml:lang='{language}'>\
+            "<speak version='1.0' xmlns='http://www.w3.org/2001/10/synthesis' \
+             {more}xml:lang='{language}'>\
              <voice name='{voice}'>{said}</voice></speak>"
         )
     }
@@ -227,25 +277,6 @@ impl Style {
 fn takes_pieces(voice: &str) -> bool {
     let lower = voice.to_ascii_lowercase();
     lower.contains("multilingualneural") || lower.contains(":dragonhd")
-}
-
-/// Text within SSML. What XML 1.0 does not allow at all becomes a space.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len() + 16);
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '\'' => escaped.push_str("&apos;"),
-            '"' => escaped.push_str("&quot;"),
-            '\t' | '\n' | '\r' => escaped.push(c),
-            '\u{fffe}' | '\u{ffff}' => escaped.push(' '),
-            c if c < ' ' => escaped.push(' '),
-            c => escaped.push(c),
-        }
-    }
-    escaped
 }
 
 /// One utterance: a turn, or several where the text is long or its voice needs whole sentences.
@@ -332,11 +363,18 @@ impl Speech {
         }
         let ready = if self.complete {
             self.pending.len()
+        } else if self.style.marked_up {
+            // A document is not divided.
+            0
         } else {
             sentences::complete_len(&self.pending)
         };
         let rest = self.pending.split_off(ready);
-        let portion = take_portion(&mut self.pending, TURN_BYTES);
+        let portion = if self.style.marked_up {
+            std::mem::take(&mut self.pending)
+        } else {
+            take_portion(&mut self.pending, TURN_BYTES)
+        };
         self.pending.push_str(&rest);
         if portion.trim().is_empty() {
             return;

@@ -6,8 +6,10 @@ pub mod link;
 mod link_conformance;
 mod messages;
 pub mod sip;
+mod turn;
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,10 +17,10 @@ use async_trait::async_trait;
 use livekit_protocol::{CreateRoomRequest, ParticipantInfo, Room, TrackInfo, WebhookEvent};
 
 use vivavoce_auth::Access;
-use vivavoce_config::{Rtc, VendorUrl};
+use vivavoce_config::{OptionalPort, Rtc, VendorUrl};
 use vivavoce_quotas::Party;
 use vivavoce_rooms::{
-    self as rooms, Bounds, EventReceiver, Keys, OperationError, RoomServer, Sockets,
+    self as rooms, Bounds, EventReceiver, Keys, Listeners, OperationError, RoomServer, Sockets,
 };
 use vivavoce_seams::rooms::link::{Join, RoomLink};
 use vivavoce_seams::rooms::telephone::Telephone;
@@ -27,9 +29,15 @@ use vivavoce_seams::rooms::{
     TrackOf,
 };
 
+use rustls::ServerConfig;
+use vivavoce_rooms::MediaPorts;
+use vivavoce_rooms::turn::{Credentials, Offer};
+use vivavoce_takeover::{self as takeover, Former, SocketUse};
+
 pub use events::told;
 
 const SLUG: &str = "embedded";
+const IS_AT_FORMER: &str = "the room is still at the server that this one replaces; open another socket, whose first config names the room";
 
 /// Why embedded rooms cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +48,12 @@ pub enum EmbeddedError {
     /// The media port cannot be opened.
     #[error("rtc.udp_port, rtc.advertised_addresses: {0}")]
     Media(#[source] io::Error),
+    /// The media port cannot be opened for TCP.
+    #[error("rtc.tcp_port: {0}")]
+    Tcp(#[source] io::Error),
+    /// A port of the TURN server cannot be opened.
+    #[error("rtc.turn.{0}: {1}")]
+    Turn(&'static str, #[source] io::Error),
 }
 
 /// Starts embedded rooms. `claim_unowned` says whether an unowned room is claimed by the first tenant who joins.
@@ -48,24 +62,39 @@ pub fn start(
     data_dir: &Path,
     claim_unowned: bool,
     bounds: Bounds,
+    (all, tls): (&takeover::Sockets, Option<ServerConfig>),
 ) -> Result<Started, EmbeddedError> {
     let key = match ApiKey::from_settings(settings) {
         Some(key) => key,
         None => ApiKey::kept(data_dir).map_err(EmbeddedError::Key)?,
     };
     let addresses = rooms::local_addresses(&settings.advertised_addresses.0);
-    let sockets = addresses.and_then(|addresses| Sockets::bind(&addresses, settings.udp_port));
-    let sockets = sockets.map_err(|error| taken(error, settings.udp_port));
+    let addresses = addresses.map_err(EmbeddedError::Media)?;
+    let sockets = Sockets::take_or_bind((all, SocketUse::RoomsUdp), &addresses, settings.udp_port);
+    let sockets = sockets.map_err(|error| EmbeddedError::Media(taken(error, settings.udp_port)))?;
+    let listeners = listeners(settings, &addresses, all).map_err(EmbeddedError::Tcp)?;
     let keys = Keys::new([(key.key.clone(), key.secret.clone())]);
+    let turn = turn::open(settings, &addresses, all, tls)?;
+    let (turn, urls) = turn.unzip();
+    let offer = urls.map(|urls| Offer {
+        urls,
+        credentials: Credentials::of_secret(&key.secret),
+    });
     let settings_of_rooms = rooms::Settings {
         keys,
         remote_unmute: true,
         claim_unowned,
         bounds,
         most_per_room: settings.participants_per_room,
+        turn: offer,
         ..rooms::Settings::default()
     };
-    let started = sockets.and_then(|sockets| RoomServer::start(settings_of_rooms, sockets));
+    let media = MediaPorts {
+        udp: sockets,
+        tcp: listeners,
+        turn,
+    };
+    let started = RoomServer::start_at(settings_of_rooms, media);
     let (server, events) = started.map_err(EmbeddedError::Media)?;
     let url = settings.public_url.as_ref().map(VendorUrl::socket);
     Ok(Started {
@@ -74,6 +103,44 @@ pub fn start(
         key,
         events,
     })
+}
+
+/// The port where clients of rooms connect by TCP, if they get no UDP through.
+const TCP_PORT: u16 = 7_881;
+
+/// Opens the TCP port. One that the operator has not chosen may be another if it is taken.
+fn listeners(
+    settings: &Rtc,
+    addresses: &[(IpAddr, IpAddr)],
+    all: &takeover::Sockets,
+) -> io::Result<Listeners> {
+    let bind = |port| Listeners::take_or_bind((all, SocketUse::RoomsTcp), addresses, port);
+    match settings.tcp_port {
+        Some(OptionalPort::Off) => Ok(Listeners::default()),
+        Some(OptionalPort::At(port)) => bind(port).map_err(|error| {
+            let help = "RTC_TCP_PORT=0 takes any that is free, off opens none";
+            io::Error::new(error.kind(), format!("TCP port {port}: {error}; {help}"))
+        }),
+        None if settings.udp_port == 0 => {
+            let listeners = bind(0)?;
+            let port = listeners.advertised().first().map(SocketAddr::port);
+            let port = port.unwrap_or_default();
+            tracing::info!("clients of rooms without UDP are told TCP port {port} (RTC_TCP_PORT)");
+            Ok(listeners)
+        }
+        None => bind(TCP_PORT).or_else(|error| {
+            if error.kind() != io::ErrorKind::AddrInUse {
+                return Err(error);
+            }
+            let others = bind(0)?;
+            let port = others.advertised().first().map(SocketAddr::port);
+            tracing::info!(
+                "TCP port {TCP_PORT} is taken: clients of rooms without UDP are told port {} (RTC_TCP_PORT chooses one)",
+                port.unwrap_or_default()
+            );
+            Ok(others)
+        }),
+    }
 }
 
 /// Says what to do about a port in use.
@@ -106,6 +173,7 @@ pub struct Embedded {
     key: ApiKey,
     url: Option<String>,
     telephone: Option<Arc<dyn Telephone>>,
+    former: Option<Arc<Former>>,
 }
 
 impl Embedded {
@@ -116,7 +184,14 @@ impl Embedded {
             key,
             url,
             telephone: None,
+            former: None,
         }
+    }
+
+    /// The same after another server, some of whose rooms are still there.
+    #[must_use]
+    pub fn with_former(self, former: Option<Arc<Former>>) -> Self {
+        Self { former, ..self }
     }
 
     /// The same with telephone calls.
@@ -248,6 +323,15 @@ impl RoomProvider for Embedded {
     }
 
     async fn connect(&self, join: Join) -> Result<RoomLink, RoomError> {
+        if let Some(former) = &self.former
+            && former.has_room(&join.room)
+        {
+            return Err(RoomError {
+                provider: SLUG,
+                kind: RoomErrorKind::Unavailable,
+                message: IS_AT_FORMER.to_owned(),
+            });
+        }
         let joined = link::connect(&self.server, &self.key.key, join).await;
         joined.map_err(|ending| RoomError::joining(SLUG, &ending))
     }
@@ -272,7 +356,9 @@ impl RoomProvider for Embedded {
 fn failure(error: OperationError) -> RoomError {
     let kind = match error {
         OperationError::NoRoom => RoomErrorKind::NoRoom,
-        OperationError::NoParticipant | OperationError::NoTrack => RoomErrorKind::NotFound,
+        OperationError::NoParticipant | OperationError::NoTrack | OperationError::NoDispatch => {
+            RoomErrorKind::NotFound
+        }
         OperationError::Stopped => RoomErrorKind::Unavailable,
         OperationError::Quota(refused) => RoomErrorKind::Quota(refused),
         OperationError::InvalidArgument(_) | OperationError::FailedPrecondition(_) => {

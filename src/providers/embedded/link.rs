@@ -240,6 +240,16 @@ impl Agent {
                 events.extend(first);
                 events
             }
+            Told::RoomMoved(moved) => {
+                if let Some(room) = &moved.room {
+                    self.admission.room.clone_from(&room.name);
+                    self.admission.claims.video.room.clone_from(&room.name);
+                }
+                let events = self.view.moved(moved);
+                let view = &self.view;
+                self.inbox.retain(|sid| view.knows(sid));
+                events
+            }
             Told::Update(update) => {
                 let events = self.view.update(update.participants);
                 let view = &self.view;

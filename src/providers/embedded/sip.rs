@@ -18,6 +18,7 @@ use vivavoce_seams::rooms::link::{Join, RoomLink};
 use vivavoce_seams::rooms::telephone::{
     CallError, CallOf, CallReport, Line, NewCall, NewTransfer, NewsSender, PlacedCall, Telephone,
 };
+use vivavoce_takeover::Sockets;
 use vivavoce_telephony::agent::{Listen, Protocol, TlsSettings, Unacknowledged};
 use vivavoce_telephony::bridge::{Bridge, BridgeSettings, Owners, Rooms};
 use vivavoce_telephony::media::{Codec, Encryption, MediaSettings};
@@ -35,19 +36,37 @@ pub struct EmbeddedSip {
     _running: oneshot::Sender<()>,
 }
 
+/// What the bridge needs besides its settings.
+pub struct BridgeParts {
+    /// TLS of both roles.
+    pub tls: TlsSettings,
+    /// The rooms, with the key of their participants.
+    pub rooms: (RoomServer, String),
+    /// Who owns inbound calls.
+    pub owners: Option<CallOwners>,
+    /// Counts calls.
+    pub quota: Quota,
+    /// Takes what happens to calls.
+    pub news: NewsSender,
+    /// The sockets of a former server.
+    pub sockets: Sockets,
+}
+
 impl EmbeddedSip {
     /// Starts the bridge. The error names the setting.
-    pub async fn start(
-        sip: &Sip,
-        rtc: &Rtc,
-        tls: TlsSettings,
-        rooms: (RoomServer, String),
-        owners: Option<CallOwners>,
-        quota: Quota,
-        news: NewsSender,
-    ) -> Result<Self, io::Error> {
-        let (server, api_key) = rooms;
-        let settings = settings(sip, rtc, tls, owners, quota)?;
+    pub async fn start(sip: &Sip, rtc: &Rtc, parts: BridgeParts) -> Result<Self, io::Error> {
+        let BridgeParts {
+            tls,
+            rooms: (server, api_key),
+            owners,
+            quota,
+            news,
+            sockets,
+        } = parts;
+        let settings = BridgeSettings {
+            sockets,
+            ..settings(sip, rtc, tls, owners, quota)?
+        };
         let rooms = Arc::new(Local { server, api_key });
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -185,6 +204,7 @@ fn settings(
     let timeout = sip.media_timeout_seconds;
     Ok(BridgeSettings {
         listen: listen.collect::<Result<_, _>>()?,
+        sockets: Sockets::default(),
         allowed: sip.allowed_addresses.0.clone(),
         advertised: sip.advertised_address,
         tls,

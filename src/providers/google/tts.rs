@@ -23,11 +23,13 @@ use super::wire::texttospeech::{
 };
 use super::wire::{LIST_VOICES, STREAMING_SYNTHESIZE, SYNTHESIZE_SPEECH};
 use super::{Access, CONNECTING, GoogleEndpoint, SLUG, account};
+use crate::transport::tts_driver::{FIRST_SOUND, STALLED};
 use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
 use vivavoce_core::sentences::{is_speakable, portions, spoken_lines};
+use vivavoce_core::ssml::Ssml;
 use vivavoce_seams::parameters::{Parameter, converted, ignored, own};
 use vivavoce_seams::{
-    CredentialField, ErrorKind, ProviderError, Speaks, TextStream, TextToSpeech, TtsEvent,
+    CredentialField, ErrorKind, ProviderError, Speaks, TakesSsml, TextStream, TextToSpeech, TtsEvent,
     TtsRequest, TtsStream, Voice,
 };
 
@@ -35,10 +37,10 @@ use vivavoce_seams::{
 const EVENTS_HELD: usize = 64;
 /// Text in one message, less than the 5000 bytes that Google takes.
 const MAX_TEXT_BYTES: usize = 3_000;
+/// The largest document: Google takes so many bytes.
+const DOCUMENT_BYTES: usize = 5_000;
 /// A call that is sent no text for so long is ended: Google gives it up after five seconds.
 const IDLE: Duration = Duration::from_secs(4);
-/// Google, when it owes sound and says nothing for so long, has failed.
-const STALLED: Duration = Duration::from_secs(8);
 
 /// What becomes of each field of `tts_config`.
 const PARAMETERS: &[Parameter] = &[
@@ -94,27 +96,27 @@ impl TextToSpeech for GoogleTts {
         PARAMETERS
     }
 
+    fn takes_ssml(&self) -> Option<TakesSsml> {
+        Some(TakesSsml {
+            bytes: DOCUMENT_BYTES,
+            counts_root: true,
+        })
+    }
+
+    async fn synthesize_ssml(
+        &self,
+        request: TtsRequest,
+        document: &Ssml,
+    ) -> Result<TtsStream, ProviderError> {
+        self.speak(request, Given::Document(document.document()))
+    }
+
     async fn synthesize(
         &self,
         request: TtsRequest,
         text: TextStream,
     ) -> Result<TtsStream, ProviderError> {
-        let access = self.endpoint.access(request.credential.as_ref())?;
-        let rate = request.preferred.layout.rate.min(SampleRate::MAX_WIRE);
-        let (events, said) = mpsc::channel(EVENTS_HELD);
-        let utterance = Utterance {
-            endpoint: Arc::clone(&self.endpoint),
-            access,
-            voice: Chosen::new(request.voice_id.as_deref(), &request.model),
-            rate,
-            request,
-            events,
-        };
-        tokio::spawn(utterance.run(text));
-        Ok(TtsStream {
-            format: AudioFormat::mono(Encoding::Linear16, rate),
-            events: ReceiverStream::new(said).boxed(),
-        })
+        self.speak(request, Given::Text(text))
     }
 
     async fn voices(&self) -> Result<Vec<Voice>, ProviderError> {
@@ -129,6 +131,34 @@ impl TextToSpeech for GoogleTts {
             .map_err(|_| error(ErrorKind::Timeout, "did not list its voices in time"))?
             .map_err(|status| self.endpoint.failed(&access, &status))?;
         Ok(list.voices.into_iter().map(listed).collect())
+    }
+}
+
+/// What is said.
+enum Given {
+    Text(TextStream),
+    /// SSML, which only whole requests take, whatever the voice.
+    Document(String),
+}
+
+impl GoogleTts {
+    fn speak(&self, request: TtsRequest, given: Given) -> Result<TtsStream, ProviderError> {
+        let access = self.endpoint.access(request.credential.as_ref())?;
+        let rate = request.preferred.layout.rate.min(SampleRate::MAX_WIRE);
+        let (events, said) = mpsc::channel(EVENTS_HELD);
+        let utterance = Utterance {
+            endpoint: Arc::clone(&self.endpoint),
+            access,
+            voice: Chosen::new(request.voice_id.as_deref(), &request.model),
+            rate,
+            request,
+            events,
+        };
+        tokio::spawn(utterance.run(given));
+        Ok(TtsStream {
+            format: AudioFormat::mono(Encoding::Linear16, rate),
+            events: ReceiverStream::new(said).boxed(),
+        })
     }
 }
 
@@ -164,8 +194,8 @@ impl From<Unwanted> for Ended {
 }
 
 impl Utterance {
-    async fn run(self, text: TextStream) {
-        let last = match self.say(text).await {
+    async fn run(self, given: Given) {
+        let last = match self.say(given).await {
             Ok(()) => Ok(TtsEvent::Done),
             Err(Ended::Failed(error)) => Err(error),
             Err(Ended::Unwanted) => return,
@@ -174,17 +204,17 @@ impl Utterance {
         let _ = self.events.send(last).await;
     }
 
-    async fn say(&self, text: TextStream) -> Result<(), Ended> {
+    async fn say(&self, given: Given) -> Result<(), Ended> {
         let fingerprint = self.access.credential.fingerprint();
         let patience = self.request.connection_timeout;
         let vendor = &self.endpoint.vendor;
         let _permit = vendor
             .permit(fingerprint, &self.request.party, patience)
             .await?;
-        if self.voice.streams {
-            self.say_as_it_comes(text).await
-        } else {
-            self.say_by_sentences(text).await
+        match given {
+            Given::Document(document) => self.say_whole(InputSource::Ssml(document)).await,
+            Given::Text(text) if self.voice.streams => self.say_as_it_comes(text).await,
+            Given::Text(text) => self.say_by_sentences(text).await,
         }
     }
 
@@ -212,21 +242,26 @@ impl Utterance {
                 () = self.events.closed() => return Err(Ended::Unwanted),
             };
             let Some(line) = line else { return Ok(()) };
-            let said = tokio::select! {
-                said = timeout(self.request.request_timeout, self.sentence(line)) => said,
-                () = self.events.closed() => return Err(Ended::Unwanted),
-            };
-            let late = |_| error(ErrorKind::Timeout, "did not synthesise a sentence in time");
-            self.sound(whole_samples(said.map_err(late)??)).await?;
+            self.say_whole(InputSource::Text(line)).await?;
         }
     }
 
-    async fn sentence(&self, line: String) -> Result<Bytes, ProviderError> {
+    async fn say_whole(&self, input: InputSource) -> Result<(), Ended> {
+        let said = tokio::select! {
+            said = timeout(self.request.request_timeout, self.whole(input)) => said,
+            () = self.events.closed() => return Err(Ended::Unwanted),
+        };
+        let late = |_| error(ErrorKind::Timeout, "did not synthesise a sentence in time");
+        self.sound(whole_samples(said.map_err(late)??)).await?;
+        Ok(())
+    }
+
+    async fn whole(&self, input: InputSource) -> Result<Bytes, ProviderError> {
         let patience = self.request.connection_timeout;
         let channel = self.endpoint.channel(&self.access, patience).await?;
         let question = SynthesizeSpeechRequest {
             input: Some(SynthesisInput {
-                input_source: Some(InputSource::Text(line)),
+                input_source: Some(input),
             }),
             voice: Some(self.voice()),
             audio_config: Some(AudioConfig {
@@ -377,7 +412,12 @@ impl Utterance {
         let deadline = if takes_text {
             call.last_sent + IDLE
         } else {
-            call.last_sent.max(call.heard_of) + STALLED
+            let patience = if stretch.sounded {
+                STALLED
+            } else {
+                FIRST_SOUND
+            };
+            call.last_sent.max(call.heard_of) + patience
         };
         tokio::select! {
             biased;

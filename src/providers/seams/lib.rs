@@ -43,6 +43,7 @@ pub use vivavoce_core::provider_error::{ErrorKind, ProviderError};
 
 use vivavoce_audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
 use vivavoce_core::party::Party;
+use vivavoce_core::ssml::Ssml;
 
 /// Which audio a recogniser takes. The pipeline converts whatever a client sends to [`Accepts::nearest`].
 #[derive(Debug, Clone, Copy)]
@@ -326,6 +327,27 @@ pub enum TtsEvent {
     Done,
 }
 
+/// What a synthesiser takes of SSML.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TakesSsml {
+    /// The largest document.
+    pub bytes: usize,
+    /// Whether the tags of the document itself are paid for like those within it.
+    pub counts_root: bool,
+}
+
+impl TakesSsml {
+    /// The characters of a document that are paid for.
+    pub fn characters(self, document: &Ssml) -> usize {
+        let counted = if self.counts_root {
+            document.document()
+        } else {
+            document.content()
+        };
+        counted.chars().count()
+    }
+}
+
 /// A synthesis under way. Dropping it cancels it.
 pub struct TtsStream {
     /// The format of the audio events.
@@ -395,9 +417,26 @@ pub trait TextToSpeech: Send + Sync {
     fn takes_tags(&self) -> bool {
         false
     }
+    /// What it takes of SSML; `None` where it says tags as words, or has some of its own.
+    fn takes_ssml(&self) -> Option<TakesSsml> {
+        None
+    }
     /// What becomes of each field of `tts_config`; empty where all are honoured.
     fn parameters(&self) -> &'static [Parameter] {
         &[]
+    }
+    /// Starts saying a document, where it takes SSML.
+    async fn synthesize_ssml(
+        &self,
+        _request: TtsRequest,
+        _document: &Ssml,
+    ) -> Result<TtsStream, ProviderError> {
+        let problem = "takes no SSML";
+        Err(ProviderError::new(
+            self.slug(),
+            ErrorKind::InvalidRequest,
+            problem,
+        ))
     }
     /// Starts saying `text`.
     async fn synthesize(

@@ -14,9 +14,10 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use super::credential::{Credential, CredentialField};
 use super::{
     Accepts, FinalDelay, Parameter, ProviderError, Speaks, SpeechToText, SttEvent, SttRequest,
-    SttStream, TextStream, TextToSpeech, TtsRequest, TtsStream, Voice,
+    SttStream, TakesSsml, TextStream, TextToSpeech, TtsRequest, TtsStream, Voice,
 };
 use vivavoce_config::Secret;
+use vivavoce_core::ssml::Ssml;
 
 /// What stands in the place of a credential.
 const MASK: &str = "***";
@@ -164,6 +165,16 @@ struct Both {
 }
 
 impl Both {
+    /// A synthesis without credentials in its errors.
+    fn speech(self, begun: Result<TtsStream, ProviderError>) -> Result<TtsStream, ProviderError> {
+        let TtsStream { format, events } = begun.map_err(|error| self.error(error))?;
+        let events = events.map(move |event| event.map_err(|error| self.error(error)));
+        Ok(TtsStream {
+            format,
+            events: events.boxed(),
+        })
+    }
+
     fn error(&self, error: ProviderError) -> ProviderError {
         self.servers.error(self.callers.error(error))
     }
@@ -249,8 +260,21 @@ impl TextToSpeech for Veiled<dyn TextToSpeech> {
         self.provider.takes_tags()
     }
 
+    fn takes_ssml(&self) -> Option<TakesSsml> {
+        self.provider.takes_ssml()
+    }
+
     fn parameters(&self) -> &'static [Parameter] {
         self.provider.parameters()
+    }
+
+    async fn synthesize_ssml(
+        &self,
+        request: TtsRequest,
+        document: &Ssml,
+    ) -> Result<TtsStream, ProviderError> {
+        let veil = self.over(request.credential.as_ref());
+        veil.speech(self.provider.synthesize_ssml(request, document).await)
     }
 
     async fn synthesize(
@@ -259,13 +283,7 @@ impl TextToSpeech for Veiled<dyn TextToSpeech> {
         text: TextStream,
     ) -> Result<TtsStream, ProviderError> {
         let veil = self.over(request.credential.as_ref());
-        let begun = self.provider.synthesize(request, text).await;
-        let TtsStream { format, events } = begun.map_err(|error| veil.error(error))?;
-        let events = events.map(move |event| event.map_err(|error| veil.error(error)));
-        Ok(TtsStream {
-            format,
-            events: events.boxed(),
-        })
+        veil.speech(self.provider.synthesize(request, text).await)
     }
 
     async fn voices(&self) -> Result<Vec<Voice>, ProviderError> {

@@ -23,8 +23,8 @@ use vivavoce_seams::{ErrorKind, ProviderError, TextStream, TtsEvent, TtsRequest,
 const EVENTS_HELD: usize = 64;
 /// A vendor that sends nothing for this long while audio is outstanding has failed: before the first of it, which a model
 /// may think about, and after it, when somebody is hearing that.
-const FIRST_SOUND: Duration = Duration::from_secs(5);
-const STALLED: Duration = Duration::from_secs(3);
+pub const FIRST_SOUND: Duration = Duration::from_secs(5);
+pub const STALLED: Duration = Duration::from_secs(3);
 /// How long a cancelled utterance may take to end for its socket to be reused.
 const CALLED_OFF: Duration = Duration::from_secs(2);
 

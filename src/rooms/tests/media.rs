@@ -6,6 +6,8 @@ use livekit_protocol as proto;
 use proto::signal_request::Message as Request;
 use proto::signal_response::Message;
 use str0m::media::Mid;
+use str0m::net::Protocol;
+use str0m::rtp::RtpPacket;
 use str0m_netem::{Netem, NetemConfig, Probability, RandomLoss};
 
 use super::Bench;
@@ -46,6 +48,29 @@ fn everybody_hears_everybody_and_nobody_itself() {
             .iter()
             .any(speaks)
     );
+}
+
+#[test]
+fn a_track_that_is_silent_when_it_is_subscribed_begins_and_goes_on_without_a_gap() {
+    let mut stage = Stage::new(NetemConfig::new());
+    let (speaker, listener) = (stage.join("a"), stage.join("b"));
+    stage.run(Duration::from_secs(1), &[]);
+    let mid = stage.publish(speaker, "cid");
+    stage.run(Duration::from_secs(5), &[]);
+    let numbers = |stage: &Stage| -> Vec<u64> {
+        let heard = stage.clients[listener].heard.iter();
+        heard.map(|(_, packet)| *packet.seq_no).collect()
+    };
+    let silence = numbers(&stage);
+    // All that its receiver can take, and no more.
+    assert!((1..=5).contains(&silence.len()), "{silence:?}");
+    assert!(stage.clients[listener].heard_of(speaker).is_empty());
+    stage.run(Duration::from_secs(1), &[(speaker, mid)]);
+    let all = numbers(&stage);
+    assert!(all.len() >= silence.len() + 48, "{all:?}");
+    assert!(all.windows(2).all(|pair| pair[1] == pair[0] + 1), "{all:?}");
+    let heard = stage.clients[listener].heard_of(speaker);
+    assert_eq!(heard, (1..=heard.len() as u64).collect::<Vec<_>>());
 }
 
 #[test]
@@ -95,10 +120,12 @@ fn a_bad_network_costs_packets_and_not_the_stream() {
         "{} of 1000 through two links of 5 % loss",
         heard.len()
     );
-    // The subscriber's sequence numbers have the same gaps as the publisher's.
+    // The subscriber's sequence numbers have the same gaps as the publisher's, behind the silence with which it began.
+    let is_silence = |packet: &RtpPacket| std::str::from_utf8(&packet.payload).is_err();
     let numbers: Vec<(u64, u64)> = stage.clients[b]
         .heard
         .iter()
+        .filter(|(_, packet)| !is_silence(packet))
         .map(|(_, p)| *p.seq_no)
         .zip(heard.iter().copied())
         .collect();
@@ -309,7 +336,12 @@ fn forged_media_costs_no_client_its_own() {
         let now = stage.bench.now;
         let packet = forged(ssrc, voice);
         let sfu = &mut stage.bench.sfu;
-        sfu.datagram(source, Bench::world_address(), &packet, now);
+        sfu.receive(
+            (Protocol::Udp, source),
+            Bench::world_address(),
+            &packet,
+            now,
+        );
     }
     stage.run(Duration::from_secs(2), &[(a, voice)]);
     let after = stage.clients[b].heard_of(a).len();

@@ -27,6 +27,7 @@ mod fuzz;
 mod held;
 mod hostile;
 mod media;
+mod moving;
 mod offers;
 mod operations;
 mod owners;
@@ -55,7 +56,10 @@ impl Bench {
         };
         let mut settings = Settings {
             keys: Keys::new([("key", "secret")]),
-            addresses: vec!["192.0.2.1:5000".parse().unwrap()],
+            addresses: crate::Addresses {
+                udp: vec!["192.0.2.1:5000".parse().unwrap()],
+                tcp: Vec::new(),
+            },
             seed: 7,
             ..Settings::default()
         };

@@ -367,9 +367,12 @@ impl Stage {
             if let Some(recorded) = &mut self.recorded {
                 recorded.push(bytes.clone());
             }
-            self.bench
-                .sfu
-                .datagram(client.address, server, &bytes, self.bench.now);
+            self.bench.sfu.receive(
+                (Protocol::Udp, client.address),
+                server,
+                &bytes,
+                self.bench.now,
+            );
         }
         self.bench.collect();
     }

@@ -105,7 +105,7 @@ fn a_room_stays_for_a_while_that_is_more_than_such_a_calls() {
         }
         let caller = call(&mut bench, "caller");
         match case {
-            "kept" => bench.sfu.keep_room("kitchen").unwrap(),
+            "kept" => bench.sfu.keep_room("kitchen", bench.now).unwrap(),
             "somebody else" => {
                 let other = bench.join("other");
                 hang_up(&mut bench, other);

@@ -26,6 +26,8 @@ const LONG: &str = "AIOQWYʤʧ";
 pub const PAUSES: &str = ";:,.!?—…";
 /// In American English a t between one of these and a vowel is a tap.
 const BEFORE_TAP: &str = "AIOWYiuæɑəɛɪɹʊʌ";
+/// Capitals that are spelt if they are no known word; of more it is a word that somebody shouts.
+const LONGEST_INITIALS: usize = 6;
 const ORDINALS: [&str; 4] = ["st", "nd", "rd", "th"];
 /// Zeros of the decimal digits of scripts in use; the nine others follow each.
 const ZEROS: [char; 16] = [
@@ -40,6 +42,27 @@ pub enum Accent {
     American,
     /// As in the south of England.
     British,
+}
+
+impl Accent {
+    /// The files that it is read with: the checked dictionary and the larger one, the network for words that are in
+    /// neither, and its alphabet.
+    pub fn files(self) -> [&'static str; 4] {
+        match self {
+            Self::American => [
+                "lexicon_us_gold.json.gz",
+                "lexicon_us_silver.json.gz",
+                "oov.onnx",
+                "oov.json",
+            ],
+            Self::British => [
+                "lexicon_gb_gold.json.gz",
+                "lexicon_gb_silver.json.gz",
+                "oov_gb.onnx",
+                "oov_gb.json",
+            ],
+        }
+    }
 }
 
 /// What stands behind a word: sentences are read from their end.
@@ -246,6 +269,22 @@ impl Dictionary {
     }
 }
 
+fn without_diaeresis(c: char) -> char {
+    match c {
+        'ä' => 'a',
+        'ë' => 'e',
+        'ï' => 'i',
+        'ö' => 'o',
+        'ü' => 'u',
+        'Ä' => 'A',
+        'Ë' => 'E',
+        'Ï' => 'I',
+        'Ö' => 'O',
+        'Ü' => 'U',
+        c => c,
+    }
+}
+
 fn is_upper(word: &str) -> bool {
     word == word.to_uppercase()
 }
@@ -289,10 +328,7 @@ const ALONE: Query<'static> = Query {
 impl Lexicon {
     /// The dictionaries of a model's folder.
     pub fn load(folder: &Path, accent: Accent) -> Result<Self, SpeechError> {
-        let [checked, larger] = match accent {
-            Accent::American => ["lexicon_us_gold.json.gz", "lexicon_us_silver.json.gz"],
-            Accent::British => ["lexicon_gb_gold.json.gz", "lexicon_gb_silver.json.gz"],
-        };
+        let [checked, larger, ..] = accent.files();
         Ok(Self {
             checked: Dictionary::load(folder, checked)?,
             larger: Dictionary::load(folder, larger)?,
@@ -328,7 +364,11 @@ impl Lexicon {
         if is_number(&word, at_start) {
             return self.number(&word, money, at_start);
         }
-        None
+        // "Zürich" is in the dictionaries without its dots.
+        let bare: String = word.chars().map(without_diaeresis).collect();
+        (bare != word && (self.checked.has(&bare) || self.larger.has(&bare)))
+            .then(|| self.look_up(&bare, query))
+            .flatten()
     }
 
     /// The letters one by one, the last stressed most.
@@ -441,7 +481,7 @@ impl Lexicon {
         if is_upper(word) && self.checked.has(&word.to_lowercase()) {
             return true;
         }
-        word.get(1..).is_some_and(is_upper)
+        word.len() <= LONGEST_INITIALS && word.get(1..).is_some_and(is_upper)
     }
 
     fn look_up(&self, word: &str, query: Query<'_>) -> Option<String> {

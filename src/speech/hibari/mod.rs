@@ -51,8 +51,8 @@ const LEAD_FRAMES: usize = 10;
 /// How much earlier a phoneme is heard than the network's durations say, in frames: measured 30 to 90 ms at the beginning
 /// of eight sentences, so 50 ms are right within 40.
 const EARLY_FRAMES: usize = 4;
-/// How much of that silence is put behind the last word instead, so that sentences do not run into each other: 150 ms.
-const TRAIL_FRAMES: usize = 12;
+/// The silence behind a sentence at a rate of 1, in samples: 150 ms. The network leaves half a second there.
+const PAUSE: f32 = 0.15 * RATE_HZ as f32;
 /// Frames of the first piece of sound: a quarter of a second, made while the listener waits.
 const FIRST_FRAMES: usize = 20;
 /// Frames of the others: what comes before one lasts longer than it takes to make.
@@ -75,14 +75,28 @@ pub struct Listed {
     pub british: bool,
 }
 
-/// The voices in a model's folder whose networks are there, by name, the default first.
+impl Listed {
+    fn accent_of(&self) -> Accent {
+        if self.british {
+            Accent::British
+        } else {
+            Accent::American
+        }
+    }
+}
+
+/// The voices in a model's folder whose networks are there, and how their accent is read, by name, the default first.
 pub fn voices(folder: &Path) -> Result<Vec<(String, Listed)>, SpeechError> {
     const FILE: &str = "voices.json";
     let bytes = read(folder, FILE)?;
     let listed: HashMap<String, Listed> = parse(folder, FILE, &bytes)?;
     let here = |voice: &Listed| {
         let plain = !voice.file.contains(['/', '\\']) && !voice.file.starts_with('.');
-        plain && folder.join(&voice.file).is_file()
+        let accent = voice.accent_of().files().into_iter();
+        plain
+            && accent
+                .chain([voice.file.as_str()])
+                .all(|file| folder.join(file).is_file())
     };
     let mut voices: Vec<_> = listed
         .into_iter()
@@ -151,12 +165,7 @@ impl Hibari {
             let wanted: String = wanted.unwrap_or_default().chars().take(80).collect();
             SpeechError::Request(format!("hibari has no voice {wanted:?} here"))
         })?;
-        let accent = if listed.british {
-            Accent::British
-        } else {
-            Accent::American
-        };
-        Ok((name.clone(), accent))
+        Ok((name.clone(), listed.accent_of()))
     }
 
     fn front_end(&mut self, accent: Accent) -> Result<&mut Pronouncer, SpeechError> {
@@ -205,14 +214,12 @@ impl Hibari {
             let plan = network.plan(&part.ids, rate)?;
             let silence = plan.ends.first().copied().unwrap_or_default();
             let cut_off = silence.saturating_sub(LEAD_FRAMES);
-            let words = words(
-                text,
-                part,
-                &plan.ends,
-                samples_before - ((cut_off + EARLY_FRAMES) * HOP) as i64,
-            );
+            let first = samples_before - ((cut_off + EARLY_FRAMES) * HOP) as i64;
+            let words = words(text, part, &plan.ends, first);
+            let ends = words.last().map_or(0.0, |word| word.end_seconds);
             give(Piece::Words(words), &[])?;
             let mut vocoder = Vocoder::new(&self.transforms, &plan.pitch, cut_off, SEED);
+            let mut pause = Pause::default();
             let mut start = cut_off;
             while start < plan.length() {
                 let frames = if start == cut_off && nth == 0 {
@@ -222,14 +229,54 @@ impl Hibari {
                 };
                 let end = (start + frames).min(plan.length());
                 let spectrum = network.spectrum(&plan, start..end)?;
-                give(Piece::Sound, &vocoder.push(&spectrum, start..end))?;
+                let sound = pause.before(vocoder.push(&spectrum, start..end));
+                samples_before += sound.len() as i64;
+                give(Piece::Sound, &sound)?;
                 start = end;
             }
-            let trail = cut_off.min(TRAIL_FRAMES);
-            give(Piece::Sound, &vec![0.0; trail * HOP])?;
-            samples_before += ((plan.length() - cut_off + trail) * HOP) as i64;
+            // Not before the time at which the last word was said to end.
+            let least = (ends * f64::from(RATE_HZ)).ceil() as i64 - samples_before;
+            let silence =
+                pause.of(((PAUSE / rate) as usize).max(usize::try_from(least).unwrap_or_default()));
+            samples_before += silence.len() as i64;
+            give(Piece::Sound, &silence)?;
         }
         Ok(())
+    }
+}
+
+/// Holds back what is quiet until something louder follows: behind the last word it is a pause, of which the network makes
+/// too much.
+#[derive(Default)]
+struct Pause {
+    loudest: f32,
+    held: Vec<f32>,
+}
+
+impl Pause {
+    /// 50 dB below the loudest sample nothing is heard.
+    const QUIET: f32 = 0.003;
+
+    /// What can be given out of what is held and these samples.
+    fn before(&mut self, sound: Vec<f32>) -> Vec<f32> {
+        let loudest = sound.iter().fold(self.loudest, |most, x| most.max(x.abs()));
+        self.loudest = loudest;
+        let heard = |x: &f32| x.abs() > loudest * Self::QUIET;
+        let Some(last) = sound.iter().rposition(heard) else {
+            self.held.extend(sound);
+            return Vec::new();
+        };
+        let mut given = std::mem::take(&mut self.held);
+        given.extend_from_slice(sound.get(..=last).unwrap_or_default());
+        self.held
+            .extend_from_slice(sound.get(last + 1..).unwrap_or_default());
+        given
+    }
+
+    /// So much silence, beginning with what is held.
+    fn of(mut self, samples: usize) -> Vec<f32> {
+        self.held.resize(samples, 0.0);
+        self.held
     }
 }
 
@@ -384,7 +431,34 @@ fn written_words(text: &str) -> Vec<Range<usize>> {
         }
         at += chunk.len();
     }
+    for target in link_targets(text) {
+        words.retain(|word| !target.contains(&word.start));
+        for word in words.iter_mut().filter(|word| word.contains(&target.start)) {
+            word.end = target.start;
+        }
+    }
     words
+}
+
+/// What is behind the words of links, and of `[word](/phonemes/)`: not to be read.
+fn link_targets(text: &str) -> Vec<Range<usize>> {
+    let mut targets = Vec::new();
+    let mut at = 0;
+    while let Some(open) = text.get(at..).and_then(|rest| rest.find("](")) {
+        let start = at + open;
+        let Some(close) = text.get(start..).and_then(|rest| rest.find(')')) else {
+            break;
+        };
+        let end = start + close + 1;
+        if text
+            .get(at..start)
+            .is_some_and(|before| before.contains('['))
+        {
+            targets.push(start..end);
+        }
+        at = end;
+    }
+    targets
 }
 
 impl Model for Hibari {

@@ -7,13 +7,17 @@
 
 #![expect(clippy::unused_self, reason = "all rules have one signature")]
 
+mod codes;
+mod money;
+mod times;
+
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use fancy_regex::Regex;
 use serde::Deserialize;
 
-use super::numbers::{cardinal, ordinal};
+use super::numbers::ordinal;
 use super::traced::{Found, Rewriting, Traced};
 
 /// The tables of `normalize.json`.
@@ -28,6 +32,19 @@ pub struct Tables {
     roman_cardinal: Vec<String>,
     roman_ordinal: Vec<String>,
 }
+
+/// Units that the tables do not have.
+const UNITS: [(&str, &str, &str); 9] = [
+    ("m", "meter", "meters"),
+    ("g", "gram", "grams"),
+    ("l", "liter", "liters"),
+    ("L", "liter", "liters"),
+    ("h", "hour", "hours"),
+    ("s", "second", "seconds"),
+    ("m/s", "meter per second", "meters per second"),
+    ("tsp", "teaspoon", "teaspoons"),
+    ("tbsp", "tablespoon", "tablespoons"),
+];
 
 /// A rule's replacement: it writes, or gives false and the match stays.
 type Rule = fn(&Normaliser, &Found<'_>, &mut Rewriting<'_>) -> bool;
@@ -48,13 +65,11 @@ impl std::fmt::Debug for Normaliser {
     }
 }
 
-const MONTHS: [&str; 12] = [
-    "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
-];
 const NUMBER: &str = r"\d+(?:,\d{3})*(?:\.\d+)?";
-const MAGNITUDE: &str = r"(hundred|thousand|million|billion|trillion|[kKmMbB]\b)";
 const ROMAN: &str =
     r"((?=[IVXLC])M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3}))\b(?![.'’]\w)";
+/// Abbreviations that are words unless a number follows.
+const COUNTED: [&str; 6] = ["no.", "nos.", "fig.", "Fig.", "est.", "ed."];
 /// Symbols that are only read between two other characters.
 const BETWEEN: [&str; 4] = ["=", "<", ">", "~"];
 
@@ -83,7 +98,11 @@ pub fn capitalised(word: &str) -> String {
 impl Normaliser {
     /// The rules with these tables.
     #[expect(clippy::too_many_lines, reason = "a table of rules")]
-    pub fn new(tables: Tables) -> Result<Self, fancy_regex::Error> {
+    pub fn new(mut tables: Tables) -> Result<Self, fancy_regex::Error> {
+        for (unit, one, many) in UNITS {
+            let names = (one.to_owned(), many.to_owned());
+            tables.units.entry(unit.to_owned()).or_insert(names);
+        }
         let short = tables.months.keys().map(|month| capitalised(month));
         let names: Vec<String> = tables
             .months
@@ -94,12 +113,14 @@ impl Normaliser {
             .collect();
         let months = any_of(names.iter().map(String::as_str));
         let keys = |map: &HashMap<String, String>| any_of(map.keys().map(String::as_str));
-        let units = any_of(tables.units.keys().map(String::as_str));
+        // "The 1980s", "in her 20s".
+        let units = tables.units.keys().map(String::as_str);
+        let units = any_of(units.filter(|unit| *unit != "s"));
         let titles = keys(&tables.titles);
         let abbreviations = keys(&tables.abbreviations);
         let before_cardinal = any_of(tables.roman_cardinal.iter().map(String::as_str));
         let before_ordinal = any_of(tables.roman_ordinal.iter().map(String::as_str));
-        let patterns: [(String, Rule); 25] = [
+        let written: Vec<(String, Rule)> = vec![
             (
                 r"(?i)(?<![\w.@/-])(?:https?://|www\.)[^\s<>()\[\]]*[\w/]".to_owned(),
                 Self::address,
@@ -108,37 +129,22 @@ impl Normaliser {
                 r"(?<![\w.@/-])[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.\w\w+".to_owned(),
                 Self::address,
             ),
-            (
-                r"\b(\d{1,2}):(\d{2})(?::(\d{2}))?(?:\s?([AaPp])\.?[Mm]\.?(?![A-Za-z]))?(?!\d)"
-                    .to_owned(),
-                Self::time,
-            ),
-            (r"\b(\d{4})-(\d{2})-(\d{2})\b".to_owned(), Self::iso_date),
-            (
-                r"\b(\d{1,2})/(\d{1,2})/(\d{4}|\d{2})\b".to_owned(),
-                Self::numeric_date,
-            ),
-            (format!(r"([$£€])({NUMBER})\s?{MAGNITUDE}"), Self::money),
-            (format!(r"(?<![\w.])({NUMBER})\s?¢"), Self::cents),
-            (
-                format!(r"(?<![\w])([¥₹₩]|Rs\.?|USD|EUR|GBP)\s?({NUMBER})(?:\s?{MAGNITUDE})?"),
-                Self::money,
-            ),
+        ];
+        let measures: Vec<(String, Rule)> = vec![
             (
                 format!(r"(?<![\w.])(-?{NUMBER})\s?°\s?([CF])?(?![\w])"),
                 Self::degrees,
             ),
             (
-                format!(r"(?<![\w.])(-?{NUMBER})\s?({units})(?![\w])"),
+                format!(r"(?<![\w.])(-?{NUMBER})\s?({units})([²³])?(?![\w])"),
                 Self::unit,
             ),
+            (r"(?<![\w.,])(\d+\.\d+)\s?(s)(?!\w)".to_owned(), Self::unit),
+        ];
+        let words: Vec<(String, Rule)> = vec![
             (
-                format!(r"\b({months})\.? (\d{{1,2}})(?:st|nd|rd|th)?\b(?![\d:%])(,? \d{{4}}\b)?"),
-                Self::month_day,
-            ),
-            (
-                format!(r"\b(the )?(\d{{1,2}}) (?:of )?({months})\b\.?"),
-                Self::day_month,
+                r"\b(\d+ (?:[A-Z]\w* ){1,3})(Dr)\.(?= [a-z]|[,;:]|\s*$)".to_owned(),
+                Self::drive,
             ),
             (format!(r"\b({titles})\.? (?=[A-Z])"), Self::title),
             (
@@ -146,6 +152,9 @@ impl Normaliser {
                 Self::abbreviation,
             ),
             (r"\b(No|Nos)\. ?(?=\d)".to_owned(), Self::number_of),
+            (r"(?<!\w)([Ee]xt)\.? ?(?=\d)".to_owned(), Self::extension),
+        ];
+        let numerals: Vec<(String, Rule)> = vec![
             (r"(?<![\w&])#(?=\d)".to_owned(), Self::hash),
             (
                 format!(r"\b({before_cardinal}) {ROMAN}"),
@@ -155,20 +164,20 @@ impl Normaliser {
                 format!(r"\b({before_ordinal}) {ROMAN}"),
                 Self::roman_ordinal,
             ),
+        ];
+        let arithmetic: Vec<(String, Rule)> = vec![
             (
-                r"(?<![\w.\-])(?:\(\d{3}\) ?|\d{3}[-. ])?\d{3}[-.]\d{4}(?![\w.\-]\w|\w)".to_owned(),
-                Self::telephone,
-            ),
-            (
-                r"(?<![\w])\+\d{1,3}(?:[ -]?\(?\d{1,5}\)?){2,6}(?!\w)".to_owned(),
-                Self::telephone,
+                r"(?<![\w.,/])(\d+)(?: (?=\d/\d)| ?(?=[½¼¾]))((\d)/(\d{1,2})(?![\w/])|[½¼¾])"
+                    .to_owned(),
+                Self::mixed_fraction,
             ),
             (
                 r"(?<![\w./])(\d{1,2})/(\d{1,2})(?![\w/]|\.\w)".to_owned(),
                 Self::fraction,
             ),
+            (r"(?<![A-Za-z])([1-9]\d*)\s?x\s?(?=\d)".to_owned(), Self::by),
             (
-                r"(?<![\w.\-])(\d{1,4})\s?[-–]\s?(\d{1,4})(?![\w\-%]|\.\w)".to_owned(),
+                r"(?<![\w.\-])(\d{1,4}%?)\s?[-–]\s?(\d{1,4})(?![\w\-]|\.\w)".to_owned(),
                 Self::range,
             ),
             (r"(?<![\w+])\+(?=\d)".to_owned(), Self::plus),
@@ -180,8 +189,19 @@ impl Normaliser {
                 r"(?<![\w.,:/\-])0\d+(?![\w:/\-]|[.,]\d)".to_owned(),
                 Self::code,
             ),
+            (r"(?<=\S) --? (?=\S)".to_owned(), Self::dash),
         ];
-        let rules = patterns.into_iter().map(|(pattern, rule)| {
+        let patterns = [
+            written,
+            times::rules(&months),
+            money::rules(),
+            measures,
+            words,
+            codes::rules(),
+            numerals,
+            arithmetic,
+        ];
+        let rules = patterns.into_iter().flatten().map(|(pattern, rule)| {
             // Digits of other scripts are read by the lexicon, one by one.
             let pattern = pattern.replace(r"\d", "[0-9]");
             Ok((Regex::new(&pattern)?, rule))
@@ -247,16 +267,6 @@ impl Normaliser {
         });
     }
 
-    fn month(&self, number: usize) -> Option<&str> {
-        let short = MONTHS.get(number.checked_sub(1)?)?;
-        self.tables.months.get(*short).map(String::as_str)
-    }
-
-    fn month_called(&self, name: &str) -> Option<&str> {
-        let short = name.get(..3)?.to_lowercase();
-        self.tables.months.get(&short).map(String::as_str)
-    }
-
     /// Addresses of sites and mailboxes: "ann dot lee at example dot com".
     fn address(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
         let all = range(found, 0);
@@ -311,176 +321,6 @@ impl Normaliser {
         true
     }
 
-    fn time(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
-        let (hour, minute) = (number(found, 1), number(found, 2));
-        let second = found.get(3).map(|_| number(found, 3));
-        if hour > 24 || minute > 59 || second.is_some_and(|second| second > 59) {
-            return false;
-        }
-        let half = found.get(4);
-        let mut words = cardinal(hour);
-        match minute {
-            0 if half.is_none() && second.is_none() => words += " o'clock",
-            0 => {}
-            1..10 => words += &format!(" oh {}", cardinal(minute)),
-            _ => words += &format!(" {}", cardinal(minute)),
-        }
-        if let Some(second) = second {
-            let unit = if second == 1 { "second" } else { "seconds" };
-            words += &format!(" and {} {unit}", cardinal(second));
-        }
-        let clock_end = found.get(3).or(found.get(2)).map_or(0, |group| group.end());
-        let all = range(found, 0);
-        new.say_for(&words, all.start..clock_end);
-        if let Some(half) = half {
-            // With full stops, so that it is spelt.
-            let stop = if new
-                .text()
-                .get(all.end..)
-                .is_some_and(|rest| rest.starts_with('.'))
-            {
-                ""
-            } else {
-                "."
-            };
-            let letters = format!(" {}.M{stop}", half.as_str().to_uppercase());
-            new.say_for(&letters, half.start()..all.end);
-        }
-        true
-    }
-
-    /// "March third, 2024" in the order in which it is said.
-    fn date(
-        &self,
-        new: &mut Rewriting<'_>,
-        year: Option<(&str, Range<usize>)>,
-        month: (u128, Range<usize>),
-        day: (u128, Range<usize>),
-    ) -> bool {
-        let name = usize::try_from(month.0)
-            .ok()
-            .and_then(|month| self.month(month));
-        let Some(name) = name.filter(|_| (1..=31).contains(&day.0)) else {
-            return false;
-        };
-        new.say_for(name, month.1);
-        new.say_for(&format!(" {}", ordinal(day.0)), day.1);
-        if let Some((year, at)) = year {
-            new.say_for(&format!(", {year}"), at);
-        }
-        true
-    }
-
-    fn iso_date(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
-        // All of it for each word: they are said in another order than they are written.
-        let all = range(found, 0);
-        self.date(
-            new,
-            Some((text(found, 1), all.clone())),
-            (number(found, 2), all.clone()),
-            (number(found, 3), all),
-        )
-    }
-
-    fn numeric_date(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
-        let year = match text(found, 3) {
-            short if short.len() == 2 && number(found, 3) > 30 => format!("19{short}"),
-            short if short.len() == 2 => format!("20{short}"),
-            year => year.to_owned(),
-        };
-        let (first, second) = (number(found, 1), number(found, 2));
-        let (month, day) = if first <= 12 {
-            (first, second)
-        } else {
-            (second, first)
-        };
-        let all = range(found, 0);
-        self.date(
-            new,
-            Some((&year, all.clone())),
-            (month, all.clone()),
-            (day, all),
-        )
-    }
-
-    fn month_day(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
-        let day = number(found, 2);
-        let Some(month) = self
-            .month_called(text(found, 1))
-            .filter(|_| (1..=31).contains(&day))
-        else {
-            return false;
-        };
-        new.say_for(month, range(found, 1));
-        let all = range(found, 0);
-        let year = found.get(3).map(|year| year.range());
-        let day_end = year.as_ref().map_or(all.end, |year| year.start);
-        new.say_for(
-            &format!(" {}", ordinal(day)),
-            range(found, 2).start..day_end,
-        );
-        if let Some(year) = year {
-            new.keep(year);
-        }
-        true
-    }
-
-    fn day_month(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
-        let day = number(found, 2);
-        let Some(month) = self
-            .month_called(text(found, 3))
-            .filter(|_| (1..=31).contains(&day))
-        else {
-            return false;
-        };
-        new.say_for(
-            &format!("the {}", ordinal(day)),
-            range(found, 0).start..range(found, 2).end,
-        );
-        new.say_for(&format!(" of {month}"), range(found, 3));
-        true
-    }
-
-    /// Money that is named behind the number: "three billion dollars".
-    fn money(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
-        let sign = text(found, 1).trim_end_matches('.');
-        let Some((one, many)) = self.tables.currency.get(sign) else {
-            return false;
-        };
-        let amount = text(found, 2);
-        new.keep(range(found, 2));
-        match found.get(3) {
-            Some(magnitude) => {
-                let word = match magnitude.as_str().to_lowercase().as_str() {
-                    "k" => "thousand",
-                    "m" => "million",
-                    "b" => "billion",
-                    _ => magnitude.as_str(),
-                };
-                new.say_for(&format!(" {word}"), magnitude.range());
-                new.say_for(&format!(" {many}"), range(found, 1));
-            }
-            None => {
-                let unit = if is_one(amount) { one } else { many };
-                new.say_for(&format!(" {unit}"), range(found, 1));
-            }
-        }
-        true
-    }
-
-    fn cents(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
-        let Some((one, many)) = self.tables.currency.get("¢") else {
-            return false;
-        };
-        let unit = if is_one(text(found, 1)) { one } else { many };
-        new.keep(range(found, 1));
-        new.say_for(
-            &format!(" {unit}"),
-            range(found, 1).end..range(found, 0).end,
-        );
-        true
-    }
-
     fn degrees(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
         let mut words = if is_one(text(found, 1)) {
             " degree".to_owned()
@@ -503,7 +343,27 @@ impl Normaliser {
         };
         let unit = if is_one(text(found, 1)) { one } else { many };
         new.keep(range(found, 1));
-        new.say_for(&format!(" {unit}"), range(found, 2));
+        let power = match text(found, 3) {
+            "²" => "square ",
+            "³" => "cubic ",
+            _ => "",
+        };
+        new.say_for(
+            &format!(" {power}{unit}"),
+            range(found, 2).start..range(found, 0).end,
+        );
+        true
+    }
+
+    /// The street, behind its number and name.
+    fn drive(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
+        new.keep(range(found, 1));
+        let ends = new
+            .text()
+            .get(range(found, 0).end..)
+            .is_some_and(|rest| rest.trim().is_empty());
+        let drive = if ends { "Drive." } else { "Drive" };
+        new.say_for(drive, range(found, 2).start..range(found, 0).end);
         true
     }
 
@@ -520,6 +380,14 @@ impl Normaliser {
         let Some(long) = self.tables.abbreviations.get(short) else {
             return false;
         };
+        // "I said no." and "He ate a fig." end with words.
+        let rest = new.text().get(range(found, 0).end..).unwrap_or_default();
+        let counted = rest
+            .trim_start()
+            .starts_with(|c: char| c.is_ascii_digit() || "IVX".contains(c));
+        if !counted && COUNTED.contains(&short) {
+            return false;
+        }
         let ends = range(found, 0).end == new.text().len() && short.ends_with('.');
         new.say(&format!("{long}{}", if ends { "." } else { "" }));
         true
@@ -557,71 +425,65 @@ impl Normaliser {
         true
     }
 
-    /// Digit by digit, with a pause where there is a mark.
-    fn telephone(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
-        let start = range(found, 0).start;
-        let mut after = "";
-        for (at, c) in text(found, 0).char_indices() {
-            let at = start + at..start + at + c.len_utf8();
-            match c {
-                '0'..='9' => {
-                    new.say_for(after, at.clone());
-                    new.keep(at);
-                    after = " ";
-                }
-                '+' => new.say_for("plus ", at),
-                _ if after == " " => after = ", ",
-                _ => {}
-            }
-        }
+    fn extension(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
+        new.say_for("extension ", range(found, 0));
         true
-    }
-
-    /// ".75" is "point seven five".
-    fn fraction_alone(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
-        let digits = range(found, 1);
-        new.say_for("point", range(found, 0).start..digits.start);
-        self.each_digit(" ", digits, new);
-        true
-    }
-
-    /// What begins with a zero is no amount: "007" is read digit by digit.
-    fn code(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
-        self.each_digit("", range(found, 0), new);
-        true
-    }
-
-    #[expect(clippy::unused_self, reason = "as the rules are")]
-    fn each_digit(&self, mut before: &str, digits: Range<usize>, new: &mut Rewriting<'_>) {
-        for at in digits {
-            new.say_for(before, at..at + 1);
-            new.keep(at..at + 1);
-            before = " ";
-        }
     }
 
     fn fraction(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
         let (above, below) = (number(found, 1), number(found, 2));
         let all = range(found, 0);
-        if 0 < above && above < below && below <= 10 {
-            let one = above == 1;
-            let part = match below {
-                2 => "half".to_owned(),
-                4 => "quarter".to_owned(),
-                _ => ordinal(below),
-            };
-            let words = match (below, one) {
-                (2, true) => "one half".to_owned(),
-                (_, true) => format!("{above} {part}"),
-                _ => format!("{above} {part}s"),
-            };
+        if let Some(words) = part_of(above, below) {
             new.say(&words);
+            return true;
+        }
+        // "24/7" and "50/50".
+        let pair = (above, below) == (24, 7) || above == below;
+        if pair && above > 12 {
+            new.keep(range(found, 1));
+            new.say_for(" ", range(found, 1).end..range(found, 2).start);
+            new.keep(range(found, 2));
             return true;
         }
         if (1..=12).contains(&above) && (1..=31).contains(&below) {
             return self.date(new, None, (above, all.clone()), (below, all));
         }
         new.say(&format!("{above} slash {below}"));
+        true
+    }
+
+    /// "1 1/2" and "1½" are "one and a half".
+    fn mixed_fraction(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
+        let part = match text(found, 2) {
+            "½" => part_of(1, 2),
+            "¼" => part_of(1, 4),
+            "¾" => part_of(3, 4),
+            _ => part_of(number(found, 3), number(found, 4)),
+        };
+        let Some(part) = part else {
+            return false;
+        };
+        let part = part
+            .strip_prefix("one ")
+            .map_or(part.clone(), |one| format!("a {one}"));
+        new.keep(range(found, 1));
+        new.say_for(
+            &format!(" and {part}"),
+            range(found, 1).end..range(found, 0).end,
+        );
+        true
+    }
+
+    /// "3x4" is "three by four".
+    fn by(&self, found: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
+        new.keep(range(found, 1));
+        new.say_for(" by ", range(found, 1).end..range(found, 0).end);
+        true
+    }
+
+    /// A hyphen between two spaces is a dash.
+    fn dash(&self, _: &Found<'_>, new: &mut Rewriting<'_>) -> bool {
+        new.say(" — ");
         true
     }
 
@@ -644,6 +506,22 @@ fn range(found: &Found<'_>, group: usize) -> Range<usize> {
 /// The patterns give at most four digits.
 fn number(found: &Found<'_>, group: usize) -> u128 {
     text(found, group).parse().unwrap_or_default()
+}
+
+/// A fraction of one in words: "one half", "two thirds".
+fn part_of(above: u128, below: u128) -> Option<String> {
+    if above == 0 || above >= below || below > 10 {
+        return None;
+    }
+    let part = match below {
+        2 => "half".to_owned(),
+        4 => "quarter".to_owned(),
+        _ => ordinal(below),
+    };
+    Some(match above {
+        1 => format!("one {part}"),
+        _ => format!("{above} {part}s"),
+    })
 }
 
 fn is_one(amount: &str) -> bool {

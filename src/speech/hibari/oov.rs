@@ -32,10 +32,7 @@ pub struct UnknownWords {
 impl UnknownWords {
     /// The network of a model's folder.
     pub fn load(runtime: &Runtime, folder: &Path, accent: Accent) -> Result<Self, SpeechError> {
-        let [network, names] = match accent {
-            Accent::American => ["oov.onnx", "oov.json"],
-            Accent::British => ["oov_gb.onnx", "oov_gb.json"],
-        };
+        let [.., network, names] = accent.files();
         let bytes = read(folder, names)?;
         let alphabet: Alphabet = parse(folder, names, &bytes)?;
         let network = Network::load(runtime, &folder.join(network))?;

@@ -10,7 +10,7 @@ use std::path::Path;
 use fancy_regex::Regex;
 
 use super::lexicon::{Accent, Following, Lexicon, PAUSES, PRIMARY, currency, stressed, weight};
-use super::normalise::{Normaliser, Tables};
+use super::normalise::{Normaliser, Tables, capitalised};
 use super::oov::UnknownWords;
 use super::table::{broken, parse, read};
 use super::tagger::Tagger;
@@ -152,6 +152,7 @@ impl Pronouncer {
             at = whole.end();
         }
         self.tag(text, at..all.len(), &mut tokens);
+        tell_letters(&mut tokens);
         tokens
     }
 
@@ -350,6 +351,9 @@ impl Pronouncer {
             let phonemes = if first.is_some_and(char::is_alphabetic) {
                 if piece.chars().any(is_foreign) {
                     String::new()
+                } else if piece.chars().all(char::is_uppercase) {
+                    // The network knows names, not capitals.
+                    self.unknown.word(&capitalised(&piece.to_lowercase()))?
                 } else {
                     self.unknown.word(piece)?
                 }
@@ -383,6 +387,40 @@ fn is_to(part: &Part) -> bool {
     }
 }
 
+/// "A" between letters and digits that are read one by one is a letter: "A B 7", "gate A 7". An article is one in capitals
+/// only where a sentence begins with it: "A 7 year old boy".
+fn tell_letters(tokens: &mut [Part]) {
+    let single = |part: Option<&Part>| {
+        part.is_some_and(|part| {
+            part.text.len() == 1 && part.text.bytes().all(|b| b.is_ascii_uppercase())
+        })
+    };
+    let number = |part: Option<&Part>| {
+        part.is_some_and(|part| {
+            !part.text.is_empty() && part.text.bytes().all(|b| b.is_ascii_digit())
+        })
+    };
+    let mark =
+        |part: Option<&Part>| part.is_none_or(|part| !part.text.contains(char::is_alphanumeric));
+    for at in 0..tokens.len() {
+        if tokens.get(at).is_none_or(|part| part.text != "A") {
+            continue;
+        }
+        let before = at.checked_sub(1).and_then(|before| tokens.get(before));
+        let (next, second) = (tokens.get(at + 1), tokens.get(at + 2));
+        let begins = mark(before) && before.is_none_or(|before| before.text != ",");
+        let ends = mark(second) || single(second) || number(second);
+        let spelt = (single(next) || number(next)) && (!begins || ends);
+        // Whoever says "I" means no letter.
+        let goes_on = single(before) && before.is_some_and(|before| before.text != "I");
+        if (spelt || goes_on)
+            && let Some(part) = tokens.get_mut(at)
+        {
+            "NN".clone_into(&mut part.tag);
+        }
+    }
+}
+
 fn mark(tag: &str, text: &str) -> String {
     match tag {
         "-LRB-" => "(".to_owned(),
@@ -393,13 +431,17 @@ fn mark(tag: &str, text: &str) -> String {
     }
 }
 
-/// Whether the part stands between two letters of other parts.
+/// Whether the part stands between two letters of other parts ("B2B"), and is the only digit ("QX7A2B").
 fn between_letters(texts: &[String], at: usize) -> bool {
     let before = at
         .checked_sub(1)
         .and_then(|at| texts.get(at)?.chars().next_back());
     let after = texts.get(at + 1).and_then(|text| text.chars().next());
-    before.is_some_and(char::is_alphabetic) && after.is_some_and(char::is_alphabetic)
+    let code = texts
+        .iter()
+        .enumerate()
+        .any(|(nth, text)| nth != at && text.contains(|c: char| c.is_ascii_digit()));
+    !code && before.is_some_and(char::is_alphabetic) && after.is_some_and(char::is_alphabetic)
 }
 
 /// The first of the parts has the phonemes of all.

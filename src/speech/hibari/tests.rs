@@ -111,6 +111,61 @@ fn the_sound_is_where_the_words_are() {
 }
 
 #[test]
+fn a_short_pause_follows_the_last_sound() {
+    let mut voice = voice();
+    for text in [
+        "Hello.",
+        "He lost his hat.",
+        "The six ships.",
+        "Is that a good bath?",
+        "Stop it, please",
+        "No!",
+    ] {
+        for rate in [0.7, 1.0, 1.5] {
+            let heard = hear(&mut voice, text, rate).unwrap();
+            let loudest = heard.samples.iter().fold(0f32, |most, x| most.max(x.abs()));
+            // Consonants at the end are 20 to 40 dB below the loudest vowel.
+            let audible = |x: &f32| x.abs() > loudest * 0.003;
+            let last = heard.samples.iter().rposition(audible).unwrap();
+            let silence = (heard.samples.len() - last) as f32 / RATE_HZ as f32 * rate;
+            assert!((0.14..0.3).contains(&silence), "{text} {rate}: {silence}");
+            let end = heard.samples.len() as f64 / f64::from(RATE_HZ);
+            assert!(heard.words.last().unwrap().end_seconds <= end, "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_gap_inside_a_sentence_stays_and_nothing_loud_is_lost() {
+    let mut pause = Pause::default();
+    let sound = [0.5, 0.0, 0.001, -0.4, 0.0, 0.0];
+    assert_eq!(pause.before(sound.to_vec()), [0.5, 0.0, 0.001, -0.4]);
+    assert!(pause.before(vec![0.0; 3]).is_empty());
+    assert_eq!(pause.before(vec![0.2, 0.0]), [0.0, 0.0, 0.0, 0.0, 0.0, 0.2]);
+    assert_eq!(pause.of(3), [0.0; 3]);
+}
+
+#[test]
+fn a_voice_is_listed_where_its_network_and_its_accent_are() {
+    let model = testing::model("hibari");
+    let folder = tempfile::tempdir().unwrap();
+    let names = || -> Vec<String> {
+        let voices = voices(folder.path()).unwrap();
+        voices.into_iter().map(|(name, _)| name).collect()
+    };
+    let listed = std::fs::read(model.join("voices.json")).unwrap();
+    std::fs::write(folder.path().join("voices.json"), listed).unwrap();
+    let write = |name: &str| std::fs::write(folder.path().join(name), "").unwrap();
+    write("bf_emma.int8.onnx");
+    write("am_fenrir_v2.int8.onnx");
+    assert_eq!(names(), [""; 0]);
+    Accent::American.files().into_iter().for_each(write);
+    assert_eq!(names(), ["fenrir"]);
+    Accent::British.files().into_iter().for_each(write);
+    assert_eq!(names(), ["emma", "fenrir"]);
+}
+
+#[test]
 fn sound_made_in_pieces_is_the_sound_made_at_once() {
     let mut voice = voice();
     let text =
@@ -202,6 +257,11 @@ fn phonemes_in_a_text_are_said_as_they_are() {
     let mut voice = voice();
     let ipa = sounds(&mut voice, "Say [hibari](/hɪˈbɑːri/) now.");
     assert!(ipa.contains("hɪbɑɹi") || ipa.contains("hɪbɑːɹi"), "{ipa}");
+    let text = "Say [I P A](/ˈaɪ piː ˈeɪ/) and [see](https://example.com/a) it.";
+    let words = written_words(text).into_iter().map(|word| &text[word]);
+    let words: Vec<&str> = words.collect();
+    assert_eq!(words, ["Say", "I", "P", "A", "and", "see", "it"]);
+    assert_eq!(hear(&mut voice, text, 1.0).unwrap().words.len(), 7);
     let joined = sounds(&mut voice, "Say [dʒɪn](/dʒɪn/) now.");
     assert!(joined.contains("ʤɪn"), "{joined}");
 }

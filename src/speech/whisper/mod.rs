@@ -3,6 +3,7 @@
 //! thirty seconds.
 
 mod network;
+mod repetition;
 mod weights;
 mod words;
 
@@ -10,10 +11,11 @@ use std::path::Path;
 
 use crate::mel;
 use crate::onnx::{Input, Network, OnnxError, Runtime, Value, tensor};
-use crate::recogniser::{Heard, Hearing, RATE_HZ, Recogniser, probability, repeats};
+use crate::recogniser::{Heard, Hearing, LOST, RATE_HZ, Recogniser, probability, repeats};
 use crate::tokens::Vocabulary;
 use crate::worker::SpeechError;
 use network::Sizes;
+use repetition::{Voice, invented};
 use weights::Weights;
 use words::Attention;
 
@@ -30,9 +32,13 @@ const POSITION: usize = 2 * mel::HOP;
 const TOKENS_PER_SECOND: usize = 9;
 /// Nor are keyterms worth more than these.
 const MAX_KEYTERM_TOKENS: usize = 96;
+/// Nor is more of an utterance taken from an earlier partial.
+const MAX_PREFIX_TOKENS: usize = 64;
 /// An utterance is noise where nobody spoke with this probability and the words are not likely either.
 const NO_SPEECH: f32 = 0.5;
 const UNLIKELY: f32 = -1.0;
+/// How often the decoder is sent back to where it began to repeat itself, to say something else there.
+const RETRIES: usize = 2;
 /// Words that are as unlikely as these are no words, whoever spoke.
 const NONSENSE: f32 = -2.2;
 
@@ -117,37 +123,43 @@ struct Decoding {
 }
 
 impl Decoding {
-    /// Where the decoder listened after a token, as a position of the encoder.
-    fn place(&self, token: usize) -> f32 {
-        let mut sum = 0.0;
-        for rows in &self.attention {
-            let row = rows.chunks(self.positions).nth(token).unwrap_or_default();
-            let total: f32 = row.iter().sum();
-            let at = row
-                .iter()
-                .enumerate()
-                .map(|(at, weight)| at as f32 * weight);
-            sum += at.sum::<f32>() / total.max(f32::MIN_POSITIVE);
+    /// Back to before the first token.
+    fn begin_again(&mut self, sizes: Sizes) -> Result<(), SpeechError> {
+        let (heads, head) = (sizes.heads, sizes.head());
+        self.past.clear();
+        for _ in &self.cross {
+            self.past.push((
+                Value::zeros(&[1, heads, head, 0])?,
+                Value::zeros(&[1, heads, 0, head])?,
+            ));
         }
-        sum / self.attention.len().max(1) as f32
+        self.length = 0;
+        self.attention.iter_mut().for_each(Vec::clear);
+        Ok(())
     }
 }
 
-/// Short windows make the model say a sentence twice. How many tokens are said once, where the last ones repeat those
-/// before them and the decoder has gone back to the sound of those: people who repeat themselves move on.
-fn heard_again(tokens: &[u32], place: impl Fn(usize) -> f32) -> Option<usize> {
-    for length in 3..=tokens.len() / 2 {
-        let second = tokens.len() - length;
-        let first = second - length;
-        if tokens[first..second] != tokens[second..] {
-            continue;
-        }
-        let mean = |from: usize| (from..from + length).map(&place).sum::<f32>() / length as f32;
-        if mean(second) <= mean(first) + length as f32 {
-            return Some(second);
-        }
+/// What the decoder is given before the text.
+struct Prompt {
+    tokens: Vec<u32>,
+    /// Which of them begins the utterance; keyterms come before it.
+    start: usize,
+}
+
+/// A text as it is decoded: its tokens, each with its probability.
+#[derive(Default)]
+struct Said {
+    tokens: Vec<u32>,
+    probabilities: Vec<f32>,
+    /// How likely nobody spoke.
+    no_speech: f32,
+}
+
+impl Said {
+    fn truncate(&mut self, tokens: usize) {
+        self.tokens.truncate(tokens);
+        self.probabilities.truncate(tokens);
     }
-    None
 }
 
 impl Whisper {
@@ -241,21 +253,15 @@ impl Whisper {
         ];
         let mut outputs = self.encoder.run(inputs)?;
         let mut cross = Vec::with_capacity(self.names.len());
-        let mut past = Vec::with_capacity(self.names.len());
-        let (heads, head) = (self.sizes.heads, self.sizes.head());
         for names in &self.names {
             cross.push((
                 outputs.take(&names.cross_key)?,
                 outputs.take(&names.cross_value)?,
             ));
-            past.push((
-                Value::zeros(&[1, heads, head, 0])?,
-                Value::zeros(&[1, heads, 0, head])?,
-            ));
         }
         Ok(Decoding {
             cross,
-            past,
+            past: Vec::new(),
             length: 0,
             attention: vec![Vec::new(); self.alignment.iter().map(|(_, heads)| heads.len()).sum()],
             positions,
@@ -327,10 +333,11 @@ impl Whisper {
     }
 
     /// The likeliest token that may be written, and its probability among all.
-    fn choose(&self, logits: &[f32], first: bool) -> (u32, f32) {
+    fn choose(&self, logits: &[f32], first: bool, never: Option<u32>) -> (u32, f32) {
         let mut best = (self.special.end as usize, f32::NEG_INFINITY);
         for (token, (&logit, &suppressed)) in logits.iter().zip(&self.suppressed).enumerate() {
             let suppressed = suppressed
+                || never == Some(token as u32)
                 || first
                     && self.suppressed_first.contains(&(token as u32))
                     && token != self.special.end as usize;
@@ -364,21 +371,12 @@ impl Whisper {
         if among.is_empty() {
             among = (first..first + count).collect();
         }
+        decoding.begin_again(self.sizes)?;
         let logits = self.decode(decoding, &[self.special.start])?;
         let likeliest = among.into_iter().max_by(|&a, &b| {
             let logit = |token: u32| logits.get(token as usize).copied().unwrap_or(f32::MIN);
             logit(a).total_cmp(&logit(b))
         });
-        // The text is decoded from the beginning again.
-        let (heads, head) = (self.sizes.heads, self.sizes.head());
-        for past in &mut decoding.past {
-            *past = (
-                Value::zeros(&[1, heads, head, 0])?,
-                Value::zeros(&[1, heads, 0, head])?,
-            );
-        }
-        decoding.length = 0;
-        decoding.attention.iter_mut().for_each(Vec::clear);
         Ok(likeliest)
     }
 
@@ -398,6 +396,112 @@ impl Whisper {
         tokens.truncate(MAX_KEYTERM_TOKENS);
         tokens
     }
+
+    fn prompt(&self, hearing: &Hearing, language: Option<u32>) -> Prompt {
+        let mut tokens = Vec::new();
+        let keyterms = self.keyterms(&hearing.keyterms);
+        if !keyterms.is_empty() {
+            tokens.push(self.special.previous);
+            tokens.extend(keyterms);
+        }
+        let start = tokens.len();
+        tokens.push(self.special.start);
+        if let Some(language) = language {
+            tokens.extend([language, self.special.transcribe]);
+        }
+        tokens.push(self.special.no_timestamps);
+        Prompt { tokens, start }
+    }
+
+    /// Decodes the text behind the prompt, which begins with `prefix`. Where the decoder repeats what it has just written
+    /// though nobody said it again, the text ends, or goes on with something else if there is more to hear.
+    fn transcribe(
+        &mut self,
+        decoding: &mut Decoding,
+        prompt: &Prompt,
+        prefix: Vec<u32>,
+        samples: &[i16],
+    ) -> Result<Said, SpeechError> {
+        let voice = Voice::of(samples, POSITION);
+        let most = samples.len() * TOKENS_PER_SECOND / RATE_HZ + 12;
+        let most = most.min(self.sizes.context - prompt.tokens.len() - 1);
+        let mut said = Said {
+            tokens: prefix,
+            ..Said::default()
+        };
+        let mut never = None;
+        for attempt in 0..=RETRIES {
+            let kept = said.tokens.len();
+            let next = self.begin(decoding, prompt, &mut said)?;
+            self.go_on(decoding, next, never, most, &mut said)?;
+            if never.is_some()
+                && mean(said.probabilities.get(kept..).unwrap_or_default()) < UNLIKELY
+            {
+                said.truncate(kept);
+                break;
+            }
+            let heard = attention(
+                decoding,
+                prompt.tokens.len() - 1,
+                said.tokens.len() + 1,
+                samples.len(),
+            );
+            let starts = words::token_starts(&heard, said.tokens.len() + 1);
+            let Some(again) = invented(&self.vocabulary, &said.tokens, &starts, &voice) else {
+                break;
+            };
+            never = said.tokens.get(again).copied();
+            said.truncate(again);
+            if attempt == RETRIES || !voice.goes_on(starts[again]) {
+                break;
+            }
+        }
+        Ok(said)
+    }
+
+    /// Feeds the prompt and what is known of the text: the logits of the token behind it.
+    fn begin(
+        &mut self,
+        decoding: &mut Decoding,
+        prompt: &Prompt,
+        said: &mut Said,
+    ) -> Result<Vec<f32>, SpeechError> {
+        decoding.begin_again(self.sizes)?;
+        let logits = self.decode(decoding, &[&prompt.tokens[..], &said.tokens].concat())?;
+        let mut rows = logits.chunks(self.sizes.vocabulary).skip(prompt.start);
+        let start = rows.next().unwrap_or_default();
+        said.no_speech = probability(start, self.special.no_speech as usize);
+        let mut rows = rows.skip(prompt.tokens.len() - prompt.start - 2);
+        said.probabilities.clear();
+        for (&token, row) in said.tokens.iter().zip(&mut rows) {
+            said.probabilities.push(probability(row, token as usize));
+        }
+        Ok(rows.next().unwrap_or_default().to_vec())
+    }
+
+    /// Decodes until the end, or until nobody could have said as much. `never` is not the next token.
+    fn go_on(
+        &mut self,
+        decoding: &mut Decoding,
+        mut next: Vec<f32>,
+        mut never: Option<u32>,
+        most: usize,
+        said: &mut Said,
+    ) -> Result<(), SpeechError> {
+        while said.tokens.len() < most {
+            let (token, likely) = self.choose(&next, said.tokens.is_empty(), never.take());
+            if token == self.special.end {
+                break;
+            }
+            said.tokens.push(token);
+            said.probabilities.push(likely);
+            next = self.decode(decoding, &[token])?;
+            if repeats(&said.tokens, LOST).is_some() {
+                break;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Recogniser for Whisper {
@@ -405,62 +509,16 @@ impl Recogniser for Whisper {
         let samples = &samples[..samples.len().min(LONGEST - SILENCE)];
         let mut decoding = self.encode(samples)?;
         let language = self.language(&mut decoding, hearing)?;
-        let mut prompt = Vec::new();
-        let keyterms = self.keyterms(&hearing.keyterms);
-        if !keyterms.is_empty() {
-            prompt.push(self.special.previous);
-            prompt.extend(keyterms);
-        }
-        let start = prompt.len();
-        prompt.push(self.special.start);
-        if let Some(language) = language {
-            prompt.extend([language, self.special.transcribe]);
-        }
-        prompt.push(self.special.no_timestamps);
-        let begins = prompt.len();
+        let prompt = self.prompt(hearing, language);
         let text = |token: &&u32| **token < self.special.end;
-        let prefix: Vec<u32> = hearing.prefix.iter().filter(text).copied().collect();
-        prompt.extend(&prefix[..prefix.len().min(64)]);
-
-        let logits = self.decode(&mut decoding, &prompt)?;
-        let row = |row: usize| {
-            let width = self.sizes.vocabulary;
-            logits.get(row * width..(row + 1) * width).unwrap_or(&[])
-        };
-        let no_speech = probability(row(start), self.special.no_speech as usize);
-        let mut tokens: Vec<u32> = prompt[begins..].to_vec();
-        let mut probabilities: Vec<f32> = tokens
-            .iter()
-            .enumerate()
-            .map(|(at, &token)| probability(row(begins + at - 1), token as usize))
-            .collect();
-        let mut next = row(prompt.len() - 1).to_vec();
-        let most = samples.len() * TOKENS_PER_SECOND / RATE_HZ + 12;
-        let most = most.min(self.sizes.context - prompt.len() - 1);
-        while tokens.len() < most {
-            let (token, likely) = self.choose(&next, tokens.is_empty());
-            if token == self.special.end {
-                break;
-            }
-            tokens.push(token);
-            probabilities.push(likely);
-            if let Some(keep) = repeats(&tokens) {
-                tokens.truncate(keep);
-                probabilities.truncate(keep);
-                break;
-            }
-            next = self.decode(&mut decoding, &[token])?;
-            if let Some(keep) = heard_again(&tokens, |token| decoding.place(begins + token)) {
-                tokens.truncate(keep);
-                probabilities.truncate(keep);
-                break;
-            }
-        }
-        let log: f32 = probabilities.iter().map(|p| p.max(1e-9).ln()).sum();
-        let mean = log / probabilities.len().max(1) as f32;
+        let prefix = hearing.prefix.iter().filter(text).take(MAX_PREFIX_TOKENS);
+        let prefix = prefix.copied().collect();
+        let said = self.transcribe(&mut decoding, &prompt, prefix, samples)?;
+        let mean = mean(&said.probabilities);
+        let no_speech = said.no_speech;
         let noise = (no_speech > NO_SPEECH && mean < UNLIKELY) || mean < NONSENSE;
         let language = language.map_or_else(|| "en".to_owned(), |token| self.language_name(token));
-        if noise || tokens.is_empty() {
+        if noise || said.tokens.is_empty() {
             return Ok(Heard {
                 language,
                 no_speech,
@@ -470,25 +528,32 @@ impl Recogniser for Whisper {
         let words = if hearing.partial {
             Vec::new()
         } else {
-            let attention = attention(&decoding, begins - 1, tokens.len() + 1, samples.len());
+            let count = said.tokens.len() + 1;
+            let attention = attention(&decoding, prompt.tokens.len() - 1, count, samples.len());
             let spaced = !matches!(language.as_str(), "zh" | "ja" | "th" | "lo" | "my");
             words::words(
                 &self.vocabulary,
-                &tokens,
-                &probabilities,
+                &said.tokens,
+                &said.probabilities,
                 &attention,
                 spaced,
             )
         };
         Ok(Heard {
-            text: self.vocabulary.text(&tokens).trim().to_owned(),
+            text: self.vocabulary.text(&said.tokens).trim().to_owned(),
             confidence: mean.exp().clamp(0.0, 1.0),
             words,
-            tokens,
+            tokens: said.tokens,
             language,
             no_speech,
         })
     }
+}
+
+/// The mean of the logarithms of probabilities.
+fn mean(probabilities: &[f32]) -> f32 {
+    let log: f32 = probabilities.iter().map(|p| p.max(1e-9).ln()).sum();
+    log / probabilities.len().max(1) as f32
 }
 
 /// The attention of the last tokens, to where there was sound.
@@ -516,12 +581,39 @@ mod tests {
     use crate::testing;
 
     #[test]
-    fn a_sentence_that_is_heard_again_is_said_once_and_one_that_is_repeated_twice() {
-        let tokens = [1, 2, 3, 4, 1, 2, 3, 4];
-        let back = [10.0, 20.0, 30.0, 40.0, 10.0, 20.0, 30.0, 40.0];
-        assert_eq!(heard_again(&tokens, |token| back[token]), Some(4));
-        assert_eq!(heard_again(&tokens, |token| token as f32 * 10.0), None);
-        assert_eq!(heard_again(&tokens[..7], |token| back[token]), None);
+    fn what_is_said_again_is_heard_again_and_what_follows_it_too() {
+        let folder = testing::model("whisper-tiny.en");
+        let mut model = Whisper::load(&testing::runtime(), &folder).unwrap();
+        for (said, heard, times, last) in [
+            ("C Q, C Q, C Q, calling from London.", "cq", 3..7, "london"),
+            (
+                "Mayday, mayday, mayday, this is the sailing boat Blue Star.",
+                "mayday",
+                3..5,
+                "star",
+            ),
+            (
+                "Let it be, let it be, let it be, let it be, whisper words of wisdom.",
+                "let it be",
+                4..6,
+                "wisdom",
+            ),
+            // Without guards the model goes on turning it off.
+            (
+                "Turn it off. Turn it off. Turn it off now.",
+                "turn it off",
+                3..4,
+                "now",
+            ),
+            ("No, no, no, that is not it.", "no no no", 1..2, "it"),
+        ] {
+            let text = model.hear(&testing::spoken(said), &Hearing::default());
+            let words = testing::words(&text.unwrap().text);
+            let text = format!(" {} ", words.join(" "));
+            assert_eq!(words.last().map(String::as_str), Some(last), "{text}");
+            let count = text.matches(&format!(" {heard}")).count();
+            assert!(times.contains(&count), "{text}");
+        }
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub fn words(
 }
 
 /// The position at which each token begins: the path through the attention that keeps the order and costs least.
-fn token_starts(attention: &Attention, tokens: usize) -> Vec<usize> {
+pub fn token_starts(attention: &Attention, tokens: usize) -> Vec<usize> {
     let positions = attention.positions;
     if positions == 0 || attention.heads.is_empty() {
         return vec![0; tokens];

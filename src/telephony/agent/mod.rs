@@ -49,6 +49,7 @@ use transports::Transports;
 pub use unacknowledged::Unacknowledged;
 use unacknowledged::{Trial, Trials};
 use vivavoce_core::token_bucket::TokenBucket;
+use vivavoce_takeover::Sockets;
 
 /// Inbound calls that wait to be handled.
 const WAITING_CALLS: usize = 64;
@@ -124,7 +125,12 @@ impl Agent {
 
     /// Listens on one more address; returns it with its port.
     pub async fn listen(&self, listen: &Listen) -> io::Result<SocketAddr> {
-        self.transports.listen(listen).await
+        self.listen_at(listen, &Sockets::default()).await
+    }
+
+    /// The same at the socket of a former server, where there is one.
+    pub async fn listen_at(&self, listen: &Listen, sockets: &Sockets) -> io::Result<SocketAddr> {
+        self.transports.listen(listen, sockets).await
     }
 
     /// Opens a flow for an outbound call; its connection may not be established yet.

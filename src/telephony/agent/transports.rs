@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdUdpSocket};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use rsipstack::transaction::key::{TransactionKey, TransactionRole};
 use rsipstack::transport::SipConnection;
 use rsipstack::transport::udp::UdpConnection;
 use socket2::SockRef;
-use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -34,6 +34,7 @@ use super::stream::{self, Taker, carry};
 use super::unacknowledged::{Trial, Trials, network};
 use super::{Dialogs, Listen, TlsSettings};
 use vivavoce_quotas::{Party, Share, Tally};
+use vivavoce_takeover::{Datagrams, Given, OpenDatagrams, SocketName, SocketUse, Sockets};
 use vivavoce_telemetry::metrics::{self, SipRefusal};
 
 /// Size of the receive buffer (RFC 3261 section 18.1.1 has datagrams far smaller).
@@ -153,10 +154,23 @@ impl Transports {
         &self.tls
     }
 
-    /// Listens; returns the address with its port.
-    pub async fn listen(self: &Arc<Self>, listen: &Listen) -> io::Result<SocketAddr> {
+    /// Listens, at the socket of a former server where there is one; returns the address with its port.
+    pub async fn listen(
+        self: &Arc<Self>,
+        listen: &Listen,
+        sockets: &Sockets,
+    ) -> io::Result<SocketAddr> {
+        let of = match listen.protocol {
+            Protocol::Udp => SocketUse::SipUdp,
+            Protocol::Tcp => SocketUse::SipTcp,
+            Protocol::Tls => SocketUse::SipTls,
+        };
+        let name = SocketName::new(of, listen.address);
         match listen.protocol {
-            Protocol::Udp => Ok(self.bind_udp(listen.address).await?.address),
+            Protocol::Udp => {
+                let socket = sockets.datagrams(name, || StdUdpSocket::bind(listen.address))?;
+                Ok(self.carry_udp(socket).await?.address)
+            }
             protocol @ (Protocol::Tcp | Protocol::Tls) => {
                 let acceptor = match protocol {
                     Protocol::Tls => {
@@ -168,7 +182,10 @@ impl Transports {
                     }
                     _ => None,
                 };
-                let listener = TcpListener::bind(listen.address).await?;
+                let bind = || vivavoce_takeover::listen(listen.address);
+                let (listener, given) = sockets.listener(name, bind)?;
+                listener.set_nonblocking(true)?;
+                let listener = TcpListener::from_std(listener)?;
                 let address = listener.local_addr()?;
                 let both = takes_both(&listener, address);
                 let endpoint = self.endpoint().await?;
@@ -180,7 +197,7 @@ impl Transports {
                     connection: None,
                 }));
                 let here = Arc::clone(self);
-                tokio::spawn(here.accept(listener, protocol, acceptor, endpoint));
+                tokio::spawn(here.accept((listener, given), protocol, acceptor, endpoint));
                 Ok(address)
             }
         }
@@ -214,8 +231,9 @@ impl Transports {
         Ok(endpoint.inner)
     }
 
-    async fn bind_udp(self: &Arc<Self>, address: SocketAddr) -> io::Result<Arc<Bound>> {
-        let socket = Arc::new(UdpSocket::bind(address).await?);
+    async fn carry_udp(self: &Arc<Self>, socket: Datagrams) -> io::Result<Arc<Bound>> {
+        let datagrams = socket.open()?;
+        let socket = Arc::clone(datagrams.socket());
         let address = socket.local_addr()?;
         let both = takes_both(&socket, address);
         let connection = UdpConnection::from_socket(socket.clone(), None, None);
@@ -230,13 +248,13 @@ impl Transports {
         });
         lock(&self.bound).push(Arc::clone(&bound));
         let here = Arc::clone(self);
-        tokio::spawn(here.receive_datagrams(socket, endpoint, connection));
+        tokio::spawn(here.receive_datagrams(datagrams, endpoint, connection));
         Ok(bound)
     }
 
     async fn receive_datagrams(
         self: Arc<Self>,
-        socket: Arc<UdpSocket>,
+        datagrams: OpenDatagrams,
         endpoint: EndpointInnerRef,
         connection: SipConnection,
     ) {
@@ -244,7 +262,7 @@ impl Transports {
         loop {
             let received = tokio::select! {
                 () = self.closed.cancelled() => return,
-                received = socket.recv_from(&mut datagram) => received,
+                received = datagrams.recv_from(&mut datagram) => received,
             };
             // An error is about an earlier datagram.
             let Ok((length, from)) = received else {
@@ -253,8 +271,12 @@ impl Transports {
             let bytes = datagram.get(..length).unwrap_or_default();
             if bytes.iter().all(u8::is_ascii_whitespace) {
                 if bytes == b"\r\n\r\n" && self.acl.allows(from.ip()) {
-                    let _sent = socket.try_send_to(b"\r\n", from);
+                    let _sent = datagrams.socket().try_send_to(b"\r\n", from);
                 }
+                continue;
+            }
+            if datagrams.has_former() && !self.is_for_this_server(bytes, from, &endpoint) {
+                datagrams.pass_on(from, bytes);
                 continue;
             }
             self.take(bytes, from, Protocol::Udp, &endpoint, &connection)
@@ -262,9 +284,32 @@ impl Transports {
         }
     }
 
+    /// Whether a message begins something, or belongs to what was begun here, and not by the former server.
+    fn is_for_this_server(
+        &self,
+        bytes: &[u8],
+        from: SocketAddr,
+        endpoint: &EndpointInnerRef,
+    ) -> bool {
+        let read = std::panic::catch_unwind(|| SipMessage::try_from(bytes));
+        let request = match read {
+            Ok(Ok(SipMessage::Response(response))) => return is_of_asked(&response, from),
+            Ok(Ok(SipMessage::Request(request))) => request,
+            // What nobody can read needs no second reader.
+            Ok(Err(_)) | Err(_) => return true,
+        };
+        let follows =
+            matches!(request.method, Method::Ack | Method::Cancel) || to_tag(&request).is_some();
+        let is_of_transaction = || {
+            let key = TransactionKey::from_request(&request, TransactionRole::Server);
+            key.is_ok_and(|key| is_known(endpoint, &key))
+        };
+        !follows || self.dialogs.knows(&request) || is_of_transaction()
+    }
+
     async fn accept(
         self: Arc<Self>,
-        listener: TcpListener,
+        (listener, given): (TcpListener, Given),
         protocol: Protocol,
         acceptor: Option<TlsAcceptor>,
         endpoint: EndpointInnerRef,
@@ -272,7 +317,7 @@ impl Transports {
         loop {
             let accepted = tokio::select! {
                 () = self.closed.cancelled() => return,
-                accepted = listener.accept() => accepted,
+                accepted = given.accept(&listener) => accepted,
             };
             let Ok((stream, remote)) = accepted else {
                 // Too many open files: retrying at once would fail again.
@@ -451,9 +496,7 @@ impl Transports {
         let Ok(key) = TransactionKey::from_request(request, TransactionRole::Server) else {
             return Ok(None);
         };
-        let known = endpoint.transactions.contains_key(&key)
-            || endpoint.finished_transactions.contains_key(&key);
-        if known {
+        if is_known(endpoint, &key) {
             let repeated = (key, Repeated::of(&request.method));
             let answers =
                 protocol != Protocol::Udp || lock(&self.repetitions).answers(repeated, now);
@@ -550,7 +593,8 @@ impl Transports {
                     IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
                     IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
                 };
-                self.bind_udp((any, 0).into()).await?
+                self.carry_udp(Datagrams::alone(StdUdpSocket::bind((any, 0))?))
+                    .await?
             }
         };
         let connection = bound.connection.clone();
@@ -715,6 +759,11 @@ impl Transports {
             name: None,
         })
     }
+}
+
+/// Whether there is, or was just now, a transaction of this key.
+fn is_known(endpoint: &EndpointInnerRef, key: &TransactionKey) -> bool {
+    endpoint.transactions.contains_key(key) || endpoint.finished_transactions.contains_key(key)
 }
 
 /// Whether the response goes to the source of the request. The parameters of `Via` could direct it at anyone.

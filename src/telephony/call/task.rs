@@ -56,8 +56,6 @@ pub struct CallHandle {
     pub sip_call_id: String,
     /// Inbound or outbound.
     pub direction: Direction,
-    /// Its room.
-    pub room: String,
     /// Identity of its participant.
     pub identity: String,
     /// Owner of the room; `None` of inbound calls without tenants.
@@ -74,6 +72,8 @@ pub struct CallHandle {
 /// What changes during the call.
 #[derive(Debug, Clone)]
 struct State {
+    /// Its room, which may become another.
+    room: String,
     status: CallStatus,
     opened: Instant,
     answered: Option<Instant>,
@@ -100,13 +100,13 @@ impl CallHandle {
         let handle = Self {
             sip_call_id,
             direction,
-            room,
             identity,
             owner,
             hostname,
             began,
             commands,
             state: Mutex::new(State {
+                room,
                 status,
                 opened: began,
                 answered: None,
@@ -119,6 +119,16 @@ impl CallHandle {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The room that it is in now.
+    pub fn room(&self) -> String {
+        self.state().room.clone()
+    }
+
+    /// Whether it is in this room now.
+    pub fn is_in(&self, room: &str) -> bool {
+        self.state().room == room
     }
 
     /// Hangs up because the server stops. If the queue of commands is full, the call ends with the server.
@@ -144,7 +154,7 @@ impl CallHandle {
         telephone::CallReport {
             sip_call_id: self.sip_call_id.clone(),
             direction: self.direction,
-            room: self.room.clone(),
+            room: state.room.clone(),
             identity: self.identity.clone(),
             status: state.status,
             age: now.saturating_duration_since(self.began),
@@ -166,11 +176,21 @@ impl CallHandle {
         }
     }
 
+    /// Its participant is in another room now.
+    fn moved(&self, room: String) -> CallNews {
+        let status = {
+            let mut state = self.state();
+            state.room = room;
+            state.status
+        };
+        self.news(status)
+    }
+
     fn news(&self, status: CallStatus) -> CallNews {
         CallNews {
             sip_call_id: self.sip_call_id.clone(),
             direction: self.direction,
-            room: self.room.clone(),
+            room: self.room(),
             identity: self.identity.clone(),
             owner: self.owner.clone(),
             status,
@@ -384,7 +404,7 @@ impl Running {
             LegEvent::Acknowledged { sdp } => {
                 media.acknowledged();
                 let (rooms, handle) = (Arc::clone(&self.task.rooms), Arc::clone(&self.task.handle));
-                tokio::spawn(async move { rooms.keep(&handle.room).await });
+                tokio::spawn(async move { rooms.keep(&handle.room()).await });
                 if let Some(sdp) = sdp {
                     self.agreed = media.accepted(&sdp).is_ok();
                 }
@@ -437,6 +457,11 @@ impl Running {
             } => media.hear(&sid, &identity, audio),
             LinkEvent::TrackUnpublished { sid, .. } => media.forget(&sid),
             LinkEvent::Dtmf { digit, .. } if self.task.call.active() => media.dtmf(&digit),
+            LinkEvent::Moved { room } => {
+                let news = self.task.handle.moved(room);
+                // Who is told late learns it with what comes next.
+                let _full = self.task.news.try_send(news);
+            }
             LinkEvent::Ended(ending) => {
                 tracing::debug!(call = self.task.handle.sip_call_id, %ending, "left the room");
                 self.room.events = None;

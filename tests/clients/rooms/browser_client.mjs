@@ -31,6 +31,8 @@ const browser = spawn(process.env.CHROMIUM ?? 'chromium', [
   '--headless=new', '--no-sandbox', '--disable-gpu', '--remote-debugging-pipe', `--user-data-dir=${profile}`,
   '--use-fake-ui-for-media-stream', '--use-fake-device-for-media-stream', '--autoplay-policy=no-user-gesture-required',
   '--allow-loopback-in-peer-connection',
+  // TURN servers of tests have certificates of their own.
+  '--ignore-certificate-errors',
   // A file in place of the microphone, said again and again.
   ...(JSON.parse(options).microphone ? [`--use-file-for-fake-audio-capture=${JSON.parse(options).microphone}`] : []), 'about:blank',
 ], { stdio: ['ignore', 'ignore', process.env.CHROMIUM_LOG ? 'inherit' : 'ignore', 'pipe', 'pipe'] });

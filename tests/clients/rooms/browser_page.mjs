@@ -13,6 +13,8 @@ const SCENARIOS = {
   'node failure': 'node-failure',
   'server leave': 'server-leave',
   speaker: 'speaker',
+  'force tcp': 'force-tcp',
+  'force tls': 'force-tls',
 };
 const context = new AudioContext();
 const tones = new Map();
@@ -39,6 +41,7 @@ on(RoomEvent.ParticipantPermissionsChanged, 'participant_permissions_changed', (
 on(RoomEvent.TrackSubscriptionPermissionChanged, 'subscription_permission', (t, status, p) => ({ sid: t.trackSid, status, identity: p.identity }));
 on(RoomEvent.TrackSubscriptionFailed, 'subscription_failed', (sid, p) => ({ sid, identity: p.identity }));
 on(RoomEvent.LocalTrackUnpublished, 'local_track_unpublished', (t) => ({ sid: t.trackSid }));
+on(RoomEvent.Moved, 'moved', (name) => ({ room: name }));
 on(RoomEvent.Reconnecting, 'reconnecting');
 on(RoomEvent.SignalReconnecting, 'reconnecting');
 on(RoomEvent.Reconnected, 'reconnected', () => ({ sid: room.localParticipant.sid }));
@@ -195,6 +198,16 @@ const actions = {
   async name({ name }) { await room.localParticipant.setName(name); },
   async attributes({ attributes }) { await room.localParticipant.setAttributes(attributes); },
   async simulate({ scenario }) { await room.simulateScenario(SCENARIOS[scenario]); },
+  // How media goes now.
+  async way() {
+    const connection = room.engine.pcManager?.publisher;
+    // There is none while it begins anew.
+    const stats = connection ? [...(await connection.getStats()).values()] : [];
+    const byId = (id) => stats.find((one) => one.id === id);
+    const transport = stats.find((one) => one.type === 'transport' && one.selectedCandidatePairId);
+    const local = transport && byId(byId(transport.selectedCandidatePairId).localCandidateId);
+    return { type: local?.candidateType, protocol: local?.protocol, relay: local?.relayProtocol };
+  },
   async leave() { await room.disconnect(); },
 };
 window.obey = async (command) => {

@@ -87,6 +87,7 @@ class Client:
         on("room_metadata_changed", lambda old, new: {"metadata": new})
         on("participant_permissions_changed", lambda p, new: {"identity": p.identity, "can_publish": new.can_publish})
         on("local_track_unpublished", lambda t: {"sid": t.sid})
+        on("moved", lambda: {"room": room.name})
         on("token_refreshed", lambda: {})
         on("reconnecting", lambda: {})
         on("reconnected", lambda: {"sid": room.local_participant.sid})

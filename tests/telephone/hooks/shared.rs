@@ -1,10 +1,10 @@
 //! Replicas share their hooks in Redis: Debian's package, with a password, with and without TLS.
 
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::harness::{PATIENCE, which};
+use crate::harness::PATIENCE;
+use crate::harness::redis::Redis;
 use crate::telephone::rig;
 
 const PASSWORD: &str = "marker-of-redis";
@@ -12,46 +12,6 @@ const URL: &str = "https://hooks.example/";
 /// For so long replicas may disagree: the second that is promised (they look every 400 ms), and one more for a machine
 /// that has other work.
 const AGREEMENT: Duration = Duration::from_secs(2);
-
-/// A Redis that keeps nothing when it ends. Dropping it kills it.
-struct Redis {
-    child: Child,
-    _folder: tempfile::TempDir,
-}
-
-impl Redis {
-    async fn start(arguments: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let child = Command::new(which("redis-server"))
-            .args([
-                "--save",
-                "",
-                "--bind",
-                "127.0.0.1",
-                "--requirepass",
-                PASSWORD,
-            ])
-            .args(arguments)
-            .current_dir(folder.path())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let redis = Self {
-            child,
-            _folder: folder,
-        };
-        let port = arguments[1].parse().unwrap();
-        rig::listened("tcp", port).await;
-        redis
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// Waits until a server shows these hosts, which another has been told just now.
 async fn shows(server: &Server, hosts: &str) {
@@ -79,7 +39,7 @@ fn add(host: &str) -> Value {
 #[tokio::test]
 async fn replicas_agree_lose_no_change_and_go_on_while_redis_is_away() {
     let port = rig::ports(1).to_string();
-    let redis = Redis::start(&["--port", &port]).await;
+    let redis = Redis::start(&["--port", &port, "--requirepass", PASSWORD]);
     let url = format!("redis://:{PASSWORD}@127.0.0.1:{port}/3");
     let [mut one, two] = [(); 2].map(|()| {
         let tenants = crate::auth::tenants();
@@ -139,7 +99,7 @@ async fn replicas_agree_lose_no_change_and_go_on_while_redis_is_away() {
         hooks(&two, HOUSE, Method::GET, Value::Null).await.1,
         all("")
     );
-    let _redis = Redis::start(&["--port", &port]).await;
+    let _redis = Redis::start(&["--port", &port, "--requirepass", PASSWORD]);
     assert_eq!(
         hooks(&one, HOUSE, Method::POST, add("z.example")).await.0,
         200
@@ -178,8 +138,9 @@ async fn redis_is_reached_with_tls_by_the_authorities_of_the_settings_and_not_wi
         &cert,
         "--tls-auth-clients",
         "no",
-    ])
-    .await;
+        "--requirepass",
+        PASSWORD,
+    ]);
     let url = format!("rediss://:{PASSWORD}@localhost:{port}");
     let known = server(&[("REDIS_URL", &url), ("OUTGOING_CA_FILE", &cert)]);
     assert_eq!(

@@ -175,6 +175,8 @@ impl Ledger {
                 answered: None,
                 ended: None,
             });
+        // It may have been moved.
+        entry.room.clone_from(&news.room);
         if !is_new && rank(news.status) <= rank(entry.status) {
             return None;
         }

@@ -65,6 +65,7 @@ mod tests {
             allow_interruption: true,
             replace: false,
             id: Some(id.to_owned()),
+            ssml: None,
         }
     }
 

@@ -1,7 +1,10 @@
 //! The text of one utterance, and how much of it synthesis has been given. Where sentences end is decided in
 //! [`vivavoce_core::sentences`]; which words were played, in [`super::word_timeline`].
 
+use std::sync::Arc;
+
 use vivavoce_core::sentences;
+use vivavoce_core::ssml::Ssml;
 
 /// Text on its way to synthesis.
 #[derive(Debug, Default)]
@@ -13,6 +16,8 @@ pub(super) struct Script {
     given: usize,
     closed: bool,
     end_given: bool,
+    /// The document of which it is the text, until synthesis has been given it.
+    document: Option<Arc<Ssml>>,
 }
 
 impl Script {
@@ -29,6 +34,15 @@ impl Script {
         self.closed = true;
     }
 
+    /// All of it is the text of this document.
+    pub(super) fn mark_up(&mut self, document: Arc<Ssml>) {
+        self.document = Some(document);
+    }
+
+    pub(super) fn take_document(&mut self) -> Option<Arc<Ssml>> {
+        self.document.take()
+    }
+
     pub(super) const fn is_closed(&self) -> bool {
         self.closed
     }
@@ -42,8 +56,10 @@ impl Script {
     }
 
     /// Bytes that wait for synthesis.
-    pub(super) const fn waiting(&self) -> usize {
-        self.text.len() - self.given
+    pub(super) fn waiting(&self) -> usize {
+        let text = self.text.len() - self.given;
+        let document = self.document.as_ref();
+        document.map_or(text, |document| document.bytes().max(text))
     }
 
     /// Whether synthesis was told that it has everything.

@@ -441,6 +441,7 @@ impl Stage {
                 utterance,
                 text,
                 last,
+                ..
             } => {
                 assert_eq!(self.running(), None, "one at a time");
                 let known = self.known.entry(utterance).or_default();
@@ -494,6 +495,7 @@ fn speak(text: &str) -> Speak {
         allow_interruption: true,
         replace: false,
         id: None,
+        ssml: None,
     }
 }
 
@@ -554,6 +556,7 @@ fn step() -> impl Strategy<Value = Step> {
             allow_interruption: allow || n == 1,
             replace: n == 0,
             id: (n > 1).then(|| n.to_string()),
+            ssml: None,
         })
     });
     prop_oneof![

@@ -7,8 +7,11 @@ use serde_json::Value;
 use super::config::{ConfigUpdate, SessionConfig, WireConfig};
 use super::{misfit, required};
 use crate::session::playback::Speak;
+use std::sync::Arc;
 use vivavoce_core::json::{self, Misfit};
+use vivavoce_core::ssml::Ssml;
 use vivavoce_seams::rooms::link::TelephoneKey;
+use vivavoce_synthesis::TextType;
 
 /// What a client asks for.
 #[derive(Debug)]
@@ -84,6 +87,9 @@ struct WireSpeak {
     /// What is said. At most 64 KiB wait.
     #[schemars(required)]
     text: Option<String>,
+    /// What the text is: `ssml` is a whole document, at most 64 KiB, for a provider that takes it; `flush` is true then.
+    #[schemars(extend("default" = "plain"))]
+    text_type: Option<TextType>,
     /// Whether it is said now, with whatever waited before it; else complete sentences are, and the rest waits.
     #[schemars(extend("default" = true))]
     flush: Option<bool>,
@@ -282,9 +288,24 @@ impl WireResume {
 
 impl WireSpeak {
     fn check(self) -> Result<Speak, Misfit> {
+        let text = required(self.text, "text")?;
+        let flush = self.flush.unwrap_or(true);
+        let ssml = match self.text_type.unwrap_or_default() {
+            TextType::Plain => None,
+            TextType::Ssml if !flush => {
+                let problem = "a document comes whole: with text_type ssml it must be true";
+                return Err(misfit("flush", problem));
+            }
+            TextType::Ssml => {
+                let document = Ssml::parse(&text);
+                Some(document.map_err(|error| misfit("text", error.to_string()))?)
+            }
+        };
+        let text = ssml.as_ref().map_or(text, |ssml| ssml.text().to_owned());
         Ok(Speak {
-            text: required(self.text, "text")?,
-            flush: self.flush.unwrap_or(true),
+            text,
+            ssml: ssml.map(Arc::new),
+            flush,
             allow_interruption: self.allow_interruption.unwrap_or(true),
             replace: self.replace.unwrap_or(false),
             id: self.id,

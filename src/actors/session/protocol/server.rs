@@ -345,6 +345,8 @@ pub enum WarningCode {
     Base64AsSamples,
     /// The sound looks like two channels, where one is due.
     StereoAsMono,
+    /// Speech sounds as it does with the samples of another rate.
+    WrongSampleRate,
     /// A text has tags that this voice says as words.
     MarkupAsText,
     /// A text has nothing that a voice could say.

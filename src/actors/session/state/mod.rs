@@ -169,6 +169,11 @@ pub struct Session {
 }
 
 impl Session {
+    /// How utterances are spoken that are queued now.
+    pub fn voice(&self) -> Option<&SpeechConfig> {
+        self.config.configured().ok()?.params.tts.as_ref()
+    }
+
     /// A session whose socket has just been opened.
     pub fn new(now: Instant, config_timeout: Duration, resources: TurnResources) -> Self {
         Self {

@@ -10,11 +10,14 @@ use crate::session::audio_input::InputEvent;
 use crate::session::backchannel::{self, BackchannelDetector, Phrases, SpeechSound};
 use crate::session::barge_in::{BargeInDetector, InterruptionMode, InterruptionReason, Step};
 use crate::session::error_codes::{Refusal, of_provider};
-use crate::session::protocol::TurnModelChoice;
-use crate::session::protocol::{ErrorCode, ListenConfig, ServerMessage, VadConfig};
+use crate::session::misuse;
+use crate::session::protocol::{
+    ErrorCode, ListenConfig, Origin, ServerMessage, TurnModelChoice, VadConfig, WarningCode,
+};
 use crate::session::stt_handover::{Draining, SttHandover};
 use crate::session::turn::{Answer, Manner, ModelUse, Moment, TurnDetector, TurnEvent};
 use crate::stt::{SttNews, SttReport};
+use vivavoce_audio::rate_check::WrongRate;
 use vivavoce_audio::vad::VadEvent;
 use vivavoce_seams::{ErrorKind, ProviderError, SttEvent, Transcript};
 use vivavoce_telemetry::metrics;
@@ -93,6 +96,8 @@ pub struct RecogniserMachine {
     early: Vec<(VadEvent, Moment)>,
     attempts: u32,
     is_ending: bool,
+    /// What is wrong with the rate of the sound, which was told.
+    wrong_rate: Option<WrongRate>,
     outputs: Vec<Output>,
 }
 
@@ -589,6 +594,18 @@ impl RecogniserMachine {
             InputEvent::Voice { event, sound } => self.voice(event, sound, moment),
             InputEvent::Undecodable(problem) => {
                 self.refuse(ErrorCode::InvalidMessage, format!("binary: {problem}"));
+            }
+            InputEvent::WrongRate { wrong, said } => {
+                if let Some(message) = misuse::wrong_rate(wrong, said)
+                    && self.wrong_rate.replace(wrong).is_none()
+                {
+                    self.tell(ServerMessage::Warning {
+                        message,
+                        code: WarningCode::WrongSampleRate,
+                        in_reply_to: Origin::of("binary").message,
+                        id: None,
+                    });
+                }
             }
         }
         self.take()

@@ -169,6 +169,7 @@ impl Stage {
             quotas: Quotas::unlimited(),
             backchannels: Arc::default(),
             resumes: Arc::default(),
+            replicas: None,
             closing: CancellationToken::new(),
             draining: CancellationToken::new(),
             settings: SessionSettings {
@@ -217,6 +218,7 @@ impl Stage {
             pass,
             request_id: String::new(),
             own_url: "ws://here".to_owned(),
+            handshake: None,
         };
         Client::connect(|writer| super::open(services, places, caller, writer))
     }

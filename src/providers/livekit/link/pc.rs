@@ -12,6 +12,7 @@ use str0m::media::{Direction, MediaKind, Mid, Pt};
 use str0m::rtp::{ExtensionValues, RtpPacket, RtpWrite};
 use str0m::{Candidate, Event, IceConnectionState, Input, Output, RtcConfig, RtcError};
 
+use vivavoce_rooms::Addresses;
 use vivavoce_rooms::codecs::enable_opus;
 use vivavoce_rooms::offers::{Answer, Offer, PayloadTypes, Reduced};
 use vivavoce_rooms::sdp::{self, SectionKind};
@@ -100,8 +101,12 @@ impl Pc {
     pub fn new(addresses: &[SocketAddr], now: Instant) -> Self {
         let mut config = RtcConfig::new().set_rtp_mode(true).clear_codecs();
         enable_opus(config.codec_config());
+        let udp = Addresses {
+            udp: addresses.to_vec(),
+            tcp: Vec::new(),
+        };
         Self {
-            rtc: Connection::new(config, addresses, now),
+            rtc: Connection::new(config, &udp, now),
             pending: None,
             next_id: 1,
             described: false,

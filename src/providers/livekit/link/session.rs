@@ -430,6 +430,15 @@ impl Session {
                 self.inbox.retain(|sid| view.knows(sid));
                 self.tell(events, now);
             }
+            Told::RoomMoved(moved) => {
+                if !moved.token.is_empty() {
+                    self.options.token.clone_from(&moved.token);
+                }
+                let events = self.view.moved(moved);
+                let view = &self.view;
+                self.inbox.retain(|sid| view.knows(sid));
+                self.tell(events, now);
+            }
             Told::Answer(answer) => self.answered(&answer, now),
             Told::Offer(offer) => self.offered(&offer, now),
             Told::Trickle(trickle) => self.trickled(&trickle),

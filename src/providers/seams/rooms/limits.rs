@@ -36,6 +36,25 @@ pub const PERMISSIONS_PER_PARTICIPANT: usize = 1_024;
 /// Destinations that a data message names.
 pub const DESTINATIONS: usize = 1_024;
 
+/// Agent workers of all parties.
+pub const AGENT_WORKERS: usize = 1_000;
+/// Jobs of agents that have not ended.
+pub const AGENT_JOBS: usize = 10_000;
+/// Requests for agents in one room.
+pub const DISPATCHES_PER_ROOM: usize = 64;
+/// Participants of a room who have asked to be reached in one way only.
+pub const WAYS_PER_ROOM: usize = 256;
+/// One message of a worker.
+pub const WORKER_BYTES: usize = 256 << 10;
+/// Messages to one worker that wait; one that is further behind is disconnected.
+pub const WORKER_WAITING: usize = 4_096;
+/// Messages of one worker a second, and at once after a rest; further ones wait.
+pub const WORKER_MESSAGES_PER_SECOND: u32 = 200;
+/// See [`WORKER_MESSAGES_PER_SECOND`].
+pub const WORKER_MESSAGES_AT_ONCE: u32 = 2_000;
+/// Metadata that a worker gives its agent, and its attributes together: both travel in a token.
+pub const AGENT_TEXT_BYTES: usize = 16 << 10;
+
 /// A session description. One of a browser has some 2,000 bytes for each section of sound.
 pub const DESCRIPTION_BYTES: usize = 768 << 10;
 /// Lines of a description that are of use, see [`super::offers`].

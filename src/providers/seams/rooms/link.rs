@@ -130,6 +130,11 @@ pub enum LinkEvent {
         /// as well as reliable messages of the time between may be lost.
         resumed: bool,
     },
+    /// The participant is in another room now. Who is not there has left before, and who is comes after this.
+    Moved {
+        /// The name of that.
+        room: String,
+    },
     /// Somebody is in the room.
     ParticipantJoined(Box<ParticipantInfo>),
     /// Name, metadata, attributes or permissions of somebody changed; tracks have events of their own.

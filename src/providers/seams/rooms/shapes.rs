@@ -232,12 +232,52 @@ const CREATE_ROOM: Shape = Shape(&[
         14,
         "agents",
         Field::Message(
-            64,
+            limits::DISPATCHES_PER_ROOM,
             &Shape(&[(2, "metadata", LONG), (5, "attributes", ATTRIBUTES)]),
         ),
     ),
     (15, "tags", ATTRIBUTES),
 ]);
+const CREATE_DISPATCH: Shape = Shape(&[(3, "metadata", LONG), (6, "attributes", ATTRIBUTES)]);
+
+/// What a worker says of the participant that its agent will be.
+const AVAILABILITY: Shape = Shape(&[
+    (6, "participant_metadata", Field::Plain(1, LONG_TEXT)),
+    (7, "participant_attributes", ATTRIBUTES),
+]);
+const REGISTER: Shape = Shape(&[
+    (
+        7,
+        "allowed_permissions",
+        Field::Message(
+            1,
+            &Shape(&[(9, "can_publish_sources", Field::Plain(32, 32))]),
+        ),
+    ),
+    (10, "endpoints", Field::Message(64, &Shape(&[]))),
+]);
+/// A room and a participant that a worker makes up hold lists themselves.
+const SIMULATED: Shape = Shape(&[
+    (2, "room", Field::Plain(1, WORD)),
+    (3, "participant", Field::Plain(1, WORD)),
+]);
+const WORKER_MESSAGE: Shape = Shape(&[
+    (1, "register", Field::Message(1, &REGISTER)),
+    (2, "availability", Field::Message(1, &AVAILABILITY)),
+    (
+        4,
+        "update_job",
+        Field::Message(1, &Shape(&[(3, "error", Field::Plain(1, LONG_TEXT))])),
+    ),
+    (6, "simulate_job", Field::Message(1, &SIMULATED)),
+    (
+        7,
+        "migrate_job",
+        Field::Message(1, &Shape(&[(2, "job_ids", Field::Plain(1_024, 64))])),
+    ),
+]);
+/// A text of a worker.
+const LONG_TEXT: usize = limits::METADATA_BYTES;
 const LIST_ROOMS: Shape = Shape(&[(1, "names", Field::Plain(1_024, WORD))]);
 const UPDATE_PARTICIPANT: Shape = Shape(&[
     (3, "metadata", LONG),
@@ -313,11 +353,16 @@ shaped! {
     DeleteRoomRequest: PLAIN_CALL,
     ListParticipantsRequest: PLAIN_CALL,
     RoomParticipantIdentity: PLAIN_CALL,
+    MoveParticipantRequest: PLAIN_CALL,
     MuteRoomTrackRequest: PLAIN_CALL,
     UpdateParticipantRequest: UPDATE_PARTICIPANT,
     UpdateSubscriptionsRequest: UPDATE_SUBSCRIPTIONS,
     SendDataRequest: SEND_DATA,
     UpdateRoomMetadataRequest: UPDATE_ROOM_METADATA,
+    CreateAgentDispatchRequest: CREATE_DISPATCH,
+    DeleteAgentDispatchRequest: PLAIN_CALL,
+    ListAgentDispatchRequest: PLAIN_CALL,
+    WorkerMessage: WORKER_MESSAGE,
     CreateSipInboundTrunkRequest: SIP_CALL,
     CreateSipOutboundTrunkRequest: SIP_CALL,
     UpdateSipInboundTrunkRequest: SIP_CALL,
@@ -376,6 +421,12 @@ const JOIN_RESPONSE: Shape = Shape(&[
 const UPDATE: Shape = Shape(&[(1, "participants", PARTICIPANTS)]);
 const TOLD_SPEAKERS: Shape = Shape(&[(1, "speakers", Field::Message(16_384, &RECEIVED))]);
 const TOLD_QUALITY: Shape = Shape(&[(1, "updates", Field::Message(16_384, &RECEIVED))]);
+const ROOM_MOVED: Shape = Shape(&[
+    (1, "room", Field::Message(1, &ROOM)),
+    (2, "token", Field::Plain(1, 4 << 20)),
+    (3, "participant", Field::Message(1, &PARTICIPANT)),
+    (4, "other_participants", PARTICIPANTS),
+]);
 const SIGNAL_RESPONSE: Shape = Shape(&[
     (1, "join", Field::Message(1, &JOIN_RESPONSE)),
     (2, "answer", Field::Message(1, &SESSION_DESCRIPTION)),
@@ -389,4 +440,5 @@ const SIGNAL_RESPONSE: Shape = Shape(&[
     ),
     (12, "connection_quality", Field::Message(1, &TOLD_QUALITY)),
     (16, "refresh_token", Field::Plain(1, 4 << 20)),
+    (24, "room_moved", Field::Message(1, &ROOM_MOVED)),
 ]);

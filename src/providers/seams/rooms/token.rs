@@ -81,11 +81,14 @@ pub struct Claims {
     pub sha256: String,
     /// Applied when this token's join makes the room.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub room_config: Option<proto::RoomConfiguration>,
+    pub room_config: Option<Box<proto::RoomConfiguration>>,
     /// On whose behalf this server has issued the token. Ours, not LiveKit's, whose servers and clients leave alone what they
     /// do not know. Absent in tokens of the operator, and in those that others have signed with the key pair.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vivavoce: Option<Principal>,
+    /// The job of the agent whose token this is. Ours as well.
+    #[serde(rename = "vivavoceAgentJob", skip_serializing_if = "Option::is_none")]
+    pub agent_job: Option<String>,
 }
 
 /// The `video` claim; the names are those of LiveKit's documentation of tokens.

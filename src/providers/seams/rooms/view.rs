@@ -39,6 +39,21 @@ impl RoomView {
         events
     }
 
+    /// It is in another room now: whoever is not there has left.
+    pub fn moved(&mut self, moved: proto::RoomMovedResponse) -> Vec<LinkEvent> {
+        self.asked.clear();
+        let mut events = Vec::new();
+        self.keep_only(&moved.other_participants, &mut events);
+        if self.told {
+            let room = moved.room.unwrap_or_default().name;
+            events.push(LinkEvent::Moved { room });
+        }
+        for info in moved.other_participants {
+            self.follow(info, &mut events);
+        }
+        events
+    }
+
     /// The session goes on after an interruption: what comes next is the whole room.
     pub fn resumed(&mut self) {
         self.whole = true;

@@ -8,6 +8,7 @@ use proto::data_packet::Value;
 use str0m::channel::{ChannelConfig, Reliability};
 use str0m::format::PayloadParams;
 use str0m::media::Mid;
+use str0m::net::Protocol;
 use str0m::rtp::{ExtensionValues, RtpWrite, Ssrc};
 use str0m_netem::NetemConfig;
 
@@ -97,7 +98,11 @@ fn datagrams_that_nobody_sends_harm_nobody() {
         rounds.trying(&input);
         let source = inputs.rng.choice(&addresses).copied().unwrap();
         let (to, now) = (Bench::world_address(), siege.stage.bench.now);
-        siege.stage.bench.sfu.datagram(source, to, &input, now);
+        siege
+            .stage
+            .bench
+            .sfu
+            .receive((Protocol::Udp, source), to, &input, now);
         siege.stage.bench.collect();
         if rounds.done.is_multiple_of(64) {
             siege.pass(STEP);

@@ -1,0 +1,519 @@
+//! Every method of LiveKit's server API and every field of its request, with what becomes of it in embedded rooms. A test
+//! compares the fields with those of the protocol, so that none is forgotten when that grows.
+
+use super::support::Support::{Only, Parts, Refused, Taken, Works};
+use super::support::{Field, Method, Service};
+
+/// A method that is there.
+const fn works(name: &'static str, fields: &'static [Field]) -> Method {
+    Method {
+        name,
+        missing: None,
+        fields,
+    }
+}
+
+/// A method that is not.
+const fn missing(name: &'static str, why: &'static str) -> Method {
+    Method {
+        name,
+        missing: Some(why),
+        fields: &[],
+    }
+}
+
+const NO_EGRESS: &str = "a session with `recording` records a room (docs/protocol.md)";
+const ONE_SERVER: &str = "the rooms are on one server";
+const UNREADABLE: &str = "no answer tells it";
+const HINT: &str = "a hint to players of video";
+const OF_ANSWERS: &str = "the server sets it";
+const KEPT: &str = "kept and listed; `sip.*` in the settings decides about inbound calls";
+const INBOUND: &str = "`sip.*` in the settings decides about inbound calls";
+const HEADERS: &str = "headers that begin with `X-` become attributes, and no others are sent";
+const REGION: &str = "calls go where the trunk says";
+const CODECS: &str = "a call has the best codec that both sides know";
+const MEDIA_TIMEOUT: &str = "`sip.media_timeout_seconds` in the settings is that of all calls";
+const URI: &str = "calls go to telephone numbers";
+const NO_TONE: &str = "the caller hears the other side's own ringing";
+const PASSES: &str = "no sound is cleaned for others";
+
+/// Headers of SIP that become attributes.
+const INCLUDED: Field = Field("include_headers", Only(&["SIP_X_HEADERS"]));
+
+const AGENTS: &[Field] = &[
+    Field("agent_name", Works),
+    Field("metadata", Works),
+    Field("restart_policy", Works),
+    Field("deployment", Works),
+    Field("attributes", Works),
+];
+
+const PERMISSION: &[Field] = &[
+    Field("can_subscribe", Works),
+    Field("can_publish", Works),
+    Field("can_publish_data", Works),
+    Field("can_publish_sources", Works),
+    Field("hidden", Works),
+    Field("recorder", Works),
+    Field("can_update_metadata", Works),
+    Field("agent", Works),
+    Field("can_subscribe_metrics", Works),
+    Field("can_manage_agent_session", Works),
+];
+
+const PARTICIPANT_TRACKS: &[Field] = &[Field("participant_sid", Works), Field("track_sids", Works)];
+
+const ROOM_SERVICE: &[Method] = &[
+    works(
+        "CreateRoom",
+        &[
+            Field("name", Works),
+            Field(
+                "room_preset",
+                Refused("there are no presets; send the fields themselves"),
+            ),
+            Field("empty_timeout", Works),
+            Field("departure_timeout", Works),
+            Field("max_participants", Works),
+            Field("node_id", Taken(ONE_SERVER)),
+            Field("metadata", Works),
+            Field("tags", Taken(UNREADABLE)),
+            Field("egress", Refused(NO_EGRESS)),
+            Field("min_playout_delay", Taken(HINT)),
+            Field("max_playout_delay", Taken(HINT)),
+            Field("sync_streams", Taken(HINT)),
+            Field(
+                "replay_enabled",
+                Refused("what was said before somebody came is not kept"),
+            ),
+            Field("agents", Parts(AGENTS)),
+        ],
+    ),
+    works("ListRooms", &[Field("names", Works)]),
+    works("DeleteRoom", &[Field("room", Works)]),
+    works("ListParticipants", &[Field("room", Works)]),
+    works(
+        "GetParticipant",
+        &[
+            Field("room", Works),
+            Field("identity", Works),
+            Field("revoke_token_ts", Taken("nobody is removed")),
+        ],
+    ),
+    works(
+        "RemoveParticipant",
+        &[
+            Field("room", Works),
+            Field("identity", Works),
+            Field(
+                "revoke_token_ts",
+                Refused("a token is valid until it expires; give tokens a short life"),
+            ),
+        ],
+    ),
+    works(
+        "MoveParticipant",
+        &[
+            Field("room", Works),
+            Field("identity", Works),
+            Field("destination_room", Works),
+        ],
+    ),
+    works(
+        "MutePublishedTrack",
+        &[
+            Field("room", Works),
+            Field("identity", Works),
+            Field("track_sid", Works),
+            Field("muted", Works),
+        ],
+    ),
+    works(
+        "UpdateParticipant",
+        &[
+            Field("room", Works),
+            Field("identity", Works),
+            Field("metadata", Works),
+            Field("permission", Parts(PERMISSION)),
+            Field("name", Works),
+            Field("attributes", Works),
+        ],
+    ),
+    works(
+        "UpdateSubscriptions",
+        &[
+            Field("room", Works),
+            Field("identity", Works),
+            Field("track_sids", Works),
+            Field("subscribe", Works),
+            Field("participant_tracks", Parts(PARTICIPANT_TRACKS)),
+        ],
+    ),
+    works(
+        "SendData",
+        &[
+            Field("room", Works),
+            Field("data", Works),
+            Field("kind", Works),
+            Field("destination_sids", Works),
+            Field("destination_identities", Works),
+            Field("topic", Works),
+            Field("nonce", Works),
+        ],
+    ),
+    works(
+        "UpdateRoomMetadata",
+        &[Field("room", Works), Field("metadata", Works)],
+    ),
+    missing(
+        "ForwardParticipant",
+        "LiveKit's own server has it in its cloud only",
+    ),
+    missing(
+        "PerformRpc",
+        "call methods of participants from a participant",
+    ),
+];
+
+const AGENT_DISPATCH_SERVICE: &[Method] = &[
+    works(
+        "CreateDispatch",
+        &[
+            Field("agent_name", Works),
+            Field("room", Works),
+            Field("metadata", Works),
+            Field("restart_policy", Works),
+            Field("deployment", Works),
+            Field("attributes", Works),
+        ],
+    ),
+    works(
+        "DeleteDispatch",
+        &[Field("dispatch_id", Works), Field("room", Works)],
+    ),
+    works(
+        "ListDispatch",
+        &[Field("dispatch_id", Works), Field("room", Works)],
+    ),
+];
+
+const MEDIA: &[Field] = &[
+    Field("only_listed_codecs", Refused(CODECS)),
+    Field("codecs", Refused(CODECS)),
+    Field("encryption", Works),
+    Field("media_timeout", Refused(MEDIA_TIMEOUT)),
+];
+
+const INBOUND_TRUNK: &[Field] = &[
+    Field("sip_trunk_id", Taken(OF_ANSWERS)),
+    Field("name", Works),
+    Field("metadata", Works),
+    Field("numbers", Taken(KEPT)),
+    Field("allowed_addresses", Refused(INBOUND)),
+    Field("allowed_numbers", Refused(INBOUND)),
+    Field("auth_username", Refused(INBOUND)),
+    Field("auth_password", Refused(INBOUND)),
+    Field("auth_realm", Refused(INBOUND)),
+    Field("headers", Refused(HEADERS)),
+    Field("headers_to_attributes", Refused(HEADERS)),
+    Field("attributes_to_headers", Refused(HEADERS)),
+    INCLUDED,
+    Field("ringing_timeout", Refused(INBOUND)),
+    Field("ringing_timeout_status", Refused(INBOUND)),
+    Field("max_call_duration", Refused(INBOUND)),
+    Field("krisp_enabled", Taken(PASSES)),
+    Field("media_encryption", Refused(INBOUND)),
+    Field("media", Refused(INBOUND)),
+    Field("created_at", Taken(OF_ANSWERS)),
+    Field("updated_at", Taken(OF_ANSWERS)),
+];
+
+/// Also of trunks that were stored before something was refused.
+pub(super) const OUTBOUND_TRUNK: &[Field] = &[
+    Field("sip_trunk_id", Taken(OF_ANSWERS)),
+    Field("name", Works),
+    Field("metadata", Works),
+    Field("address", Works),
+    Field("destination_country", Refused(REGION)),
+    Field("transport", Works),
+    Field("numbers", Works),
+    Field("auth_username", Works),
+    Field("auth_password", Works),
+    Field("headers", Refused(HEADERS)),
+    Field("headers_to_attributes", Refused(HEADERS)),
+    Field("attributes_to_headers", Refused(HEADERS)),
+    INCLUDED,
+    Field("media_encryption", Works),
+    Field("media", Parts(MEDIA)),
+    Field(
+        "from_host",
+        Refused("the host of From is the server's own address"),
+    ),
+    Field("created_at", Taken(OF_ANSWERS)),
+    Field("updated_at", Taken(OF_ANSWERS)),
+];
+
+const OUTBOUND_CONFIG: &[Field] = &[
+    Field("hostname", Works),
+    Field("destination_country", Refused(REGION)),
+    Field("transport", Works),
+    Field("auth_username", Works),
+    Field("auth_password", Works),
+    Field("headers_to_attributes", Refused(HEADERS)),
+    Field("attributes_to_headers", Refused(HEADERS)),
+    Field(
+        "from_host",
+        Refused("the host of From is the server's own address"),
+    ),
+];
+
+const PIN: Field = Field("pin", Refused("callers are not asked for a PIN"));
+
+const RULE_KIND: &[Field] = &[
+    Field(
+        "dispatch_rule_direct",
+        Parts(&[Field("room_name", Taken(KEPT)), PIN]),
+    ),
+    Field(
+        "dispatch_rule_individual",
+        Parts(&[
+            Field("room_prefix", Taken(KEPT)),
+            PIN,
+            Field("no_randomness", Taken(KEPT)),
+        ]),
+    ),
+    Field(
+        "dispatch_rule_callee",
+        Parts(&[
+            Field("room_prefix", Taken(KEPT)),
+            PIN,
+            Field("randomize", Taken(KEPT)),
+        ]),
+    ),
+];
+
+const RULE: &[Field] = &[
+    Field("sip_dispatch_rule_id", Taken(OF_ANSWERS)),
+    Field("rule", Parts(RULE_KIND)),
+    Field("trunk_ids", Taken(KEPT)),
+    Field(
+        "hide_phone_number",
+        Refused("the attributes of a call tell its numbers"),
+    ),
+    Field("inbound_numbers", Taken(KEPT)),
+    Field("numbers", Taken(KEPT)),
+    Field("name", Works),
+    Field("metadata", Taken(KEPT)),
+    Field("attributes", Taken(KEPT)),
+    Field("room_preset", Refused(INBOUND)),
+    Field("room_config", Refused(INBOUND)),
+    Field("media", Refused(INBOUND)),
+    Field("krisp_enabled", Taken(PASSES)),
+    Field("media_encryption", Refused(INBOUND)),
+    Field("created_at", Taken(OF_ANSWERS)),
+    Field("updated_at", Taken(OF_ANSWERS)),
+];
+
+const PAGE: &[Field] = &[Field("after_id", Works), Field("limit", Works)];
+
+const LIST_TRUNKS: &[Field] = &[
+    Field("page", Parts(PAGE)),
+    Field("trunk_ids", Works),
+    Field("numbers", Works),
+];
+
+const ONE_TRUNK: &[Field] = &[Field("sip_trunk_id", Works)];
+
+const REPLACED: &str = "LiveKit has replaced it by inbound and outbound trunks";
+
+const SIP: &[Method] = &[
+    missing("CreateSIPTrunk", REPLACED),
+    missing("ListSIPTrunk", REPLACED),
+    works(
+        "CreateSIPInboundTrunk",
+        &[Field("trunk", Parts(INBOUND_TRUNK))],
+    ),
+    works(
+        "CreateSIPOutboundTrunk",
+        &[Field("trunk", Parts(OUTBOUND_TRUNK))],
+    ),
+    works(
+        "UpdateSIPInboundTrunk",
+        &[
+            Field("sip_trunk_id", Works),
+            Field("replace", Parts(INBOUND_TRUNK)),
+            Field(
+                "update",
+                Parts(&[
+                    Field("numbers", Taken(KEPT)),
+                    Field("allowed_addresses", Refused(INBOUND)),
+                    Field("allowed_numbers", Refused(INBOUND)),
+                    Field("auth_username", Refused(INBOUND)),
+                    Field("auth_password", Refused(INBOUND)),
+                    Field("auth_realm", Refused(INBOUND)),
+                    Field("name", Works),
+                    Field("metadata", Works),
+                    Field("media_encryption", Refused(INBOUND)),
+                    Field("media", Refused(INBOUND)),
+                ]),
+            ),
+        ],
+    ),
+    works(
+        "UpdateSIPOutboundTrunk",
+        &[
+            Field("sip_trunk_id", Works),
+            Field("replace", Parts(OUTBOUND_TRUNK)),
+            Field(
+                "update",
+                Parts(&[
+                    Field("address", Works),
+                    Field("transport", Works),
+                    Field("destination_country", Refused(REGION)),
+                    Field("numbers", Works),
+                    Field("auth_username", Works),
+                    Field("auth_password", Works),
+                    Field("name", Works),
+                    Field("metadata", Works),
+                    Field("media_encryption", Works),
+                    Field("media", Parts(MEDIA)),
+                    Field(
+                        "from_host",
+                        Refused("the host of From is the server's own address"),
+                    ),
+                ]),
+            ),
+        ],
+    ),
+    works("GetSIPInboundTrunk", ONE_TRUNK),
+    works("GetSIPOutboundTrunk", ONE_TRUNK),
+    works("ListSIPInboundTrunk", LIST_TRUNKS),
+    works("ListSIPOutboundTrunk", LIST_TRUNKS),
+    works("DeleteSIPTrunk", ONE_TRUNK),
+    works(
+        "CreateSIPDispatchRule",
+        &[
+            Field("dispatch_rule", Parts(RULE)),
+            Field("rule", Parts(RULE_KIND)),
+            Field("trunk_ids", Taken(KEPT)),
+            Field(
+                "hide_phone_number",
+                Refused("the attributes of a call tell its numbers"),
+            ),
+            Field("inbound_numbers", Taken(KEPT)),
+            Field("name", Works),
+            Field("metadata", Taken(KEPT)),
+            Field("attributes", Taken(KEPT)),
+            Field("room_preset", Refused(INBOUND)),
+            Field("room_config", Refused(INBOUND)),
+        ],
+    ),
+    works(
+        "UpdateSIPDispatchRule",
+        &[
+            Field("sip_dispatch_rule_id", Works),
+            Field("replace", Parts(RULE)),
+            Field(
+                "update",
+                Parts(&[
+                    Field("trunk_ids", Taken(KEPT)),
+                    Field("rule", Parts(RULE_KIND)),
+                    Field("name", Works),
+                    Field("metadata", Taken(KEPT)),
+                    Field("attributes", Taken(KEPT)),
+                    Field("media_encryption", Refused(INBOUND)),
+                    Field("media", Refused(INBOUND)),
+                ]),
+            ),
+        ],
+    ),
+    works(
+        "ListSIPDispatchRule",
+        &[
+            Field("page", Parts(PAGE)),
+            Field("dispatch_rule_ids", Works),
+            Field("trunk_ids", Works),
+        ],
+    ),
+    works(
+        "DeleteSIPDispatchRule",
+        &[Field("sip_dispatch_rule_id", Works)],
+    ),
+    works(
+        "CreateSIPParticipant",
+        &[
+            Field("sip_trunk_id", Works),
+            Field("trunk", Parts(OUTBOUND_CONFIG)),
+            Field("sip_request_uri", Refused(URI)),
+            Field("sip_to_header", Refused(URI)),
+            Field(
+                "sip_from_header",
+                Refused("`sip_number` and `display_name` tell who calls"),
+            ),
+            Field("sip_call_to", Works),
+            Field("to_user_override", Refused(URI)),
+            Field("sip_number", Works),
+            Field("room_name", Works),
+            Field("participant_identity", Works),
+            Field("participant_name", Works),
+            Field("participant_metadata", Works),
+            Field("participant_attributes", Works),
+            Field("dtmf", Works),
+            Field("play_ringtone", Refused(NO_TONE)),
+            Field("play_dialtone", Refused(NO_TONE)),
+            Field("hide_phone_number", Works),
+            Field("headers", Refused(HEADERS)),
+            INCLUDED,
+            Field("ringing_timeout", Works),
+            Field("max_call_duration", Works),
+            Field("krisp_enabled", Taken(PASSES)),
+            Field("media_encryption", Works),
+            Field("media", Parts(MEDIA)),
+            Field("wait_until_answered", Works),
+            Field("display_name", Works),
+            Field("destination", Refused(REGION)),
+        ],
+    ),
+    works(
+        "TransferSIPParticipant",
+        &[
+            Field("participant_identity", Works),
+            Field("room_name", Works),
+            Field("transfer_to", Works),
+            Field("play_dialtone", Refused(NO_TONE)),
+            Field("headers", Refused(HEADERS)),
+            Field("ringing_timeout", Works),
+        ],
+    ),
+];
+
+/// All services.
+pub(super) const SERVICES: &[Service] = &[
+    Service {
+        name: super::ROOM_SERVICE,
+        missing: None,
+        methods: ROOM_SERVICE,
+    },
+    Service {
+        name: super::DISPATCH_SERVICE,
+        missing: None,
+        methods: AGENT_DISPATCH_SERVICE,
+    },
+    Service {
+        name: super::SIP_SERVICE,
+        missing: None,
+        methods: SIP,
+    },
+    Service {
+        name: "livekit.Egress",
+        missing: Some(NO_EGRESS),
+        methods: &[],
+    },
+    Service {
+        name: "livekit.Ingress",
+        missing: Some(
+            "streams of RTMP and WHIP do not come into rooms; participants and sessions do",
+        ),
+        methods: &[],
+    },
+];
