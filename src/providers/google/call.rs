@@ -102,7 +102,7 @@ impl AuthorizedChannel {
         });
         let answers = Answers {
             state: State::Opening(AbortOnDropHandle::new(opening)),
-            _lease: self.lease,
+            lease: self.lease,
         };
         (requests, answers)
     }
@@ -116,7 +116,7 @@ async fn ready(grpc: &mut Grpc<Channel>) -> Result<(), Status> {
 /// What comes back from a call.
 pub(super) struct Answers<A> {
     state: State<A>,
-    _lease: Lease,
+    lease: Lease,
 }
 
 enum State<A> {
@@ -127,6 +127,11 @@ enum State<A> {
 }
 
 impl<A> Answers<A> {
+    /// The place on the connection.
+    pub(super) const fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
     /// The next answer; `None` after the last, when the call has ended well. May be dropped and called again.
     pub(super) async fn next(&mut self) -> Result<Option<A>, Status> {
         if let State::Opening(opening) = &mut self.state {

@@ -52,7 +52,7 @@ pub(super) struct Lease {
     pub channel: Channel,
     /// Whether it was dialled for others; it may have died since.
     pub used_before: bool,
-    _calls: Arc<()>,
+    calls: Arc<()>,
 }
 
 impl fmt::Debug for Channels {
@@ -98,6 +98,13 @@ impl Channels {
         Ok(self.keep(key, channel))
     }
 
+    /// Takes no more calls on the connection of this one, which has not answered: the next calls dial another. Those that are
+    /// under way go on.
+    pub(super) fn distrust(&self, lease: &Lease) {
+        let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|kept| !Arc::ptr_eq(&kept.calls, &lease.calls));
+    }
+
     fn take(&self, key: &Key) -> Option<Lease> {
         let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let free = |kept: &Kept| kept.key == *key && Arc::strong_count(&kept.calls) <= CALLS;
@@ -106,7 +113,7 @@ impl Channels {
         let lease = Lease {
             channel: kept.channel.clone(),
             used_before: true,
-            _calls: Arc::clone(&kept.calls),
+            calls: Arc::clone(&kept.calls),
         };
         all.push_back(kept);
         Some(lease)
@@ -117,7 +124,7 @@ impl Channels {
         let lease = Lease {
             channel: channel.clone(),
             used_before: false,
-            _calls: Arc::clone(&calls),
+            calls: Arc::clone(&calls),
         };
         let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= MOST {
@@ -175,4 +182,33 @@ async fn connect(
         None => Box::new(tcp),
     };
     Ok(TokioIo::new(pipe))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_does_not_answer_gets_no_more_calls() {
+        let channels = Channels {
+            tls: TlsConnector::from(Arc::new(
+                rustls::ClientConfig::builder()
+                    .with_root_certificates(rustls::RootCertStore::empty())
+                    .with_no_client_auth(),
+            )),
+            kept: Mutex::default(),
+        };
+        let key = |number| Key {
+            url: Url::parse("http://127.0.0.1:1").unwrap(),
+            credential: [number; 32],
+        };
+        let channel = || Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
+        let _first = channels.keep(key(1), channel());
+        let other = channels.keep(key(2), channel());
+        let second = channels.take(&key(1)).unwrap();
+        channels.distrust(&second);
+        assert!(channels.take(&key(1)).is_none());
+        assert!(channels.take(&key(2)).is_some_and(|lease| lease.used_before));
+        drop(other);
+    }
 }

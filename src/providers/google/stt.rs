@@ -47,6 +47,11 @@ const IDLE: Duration = Duration::from_secs(4);
 const LAST_FINALS: Duration = Duration::from_secs(10);
 /// Calls whose answers are awaited at once; sound waits when there are more.
 const CALLS: usize = 4;
+/// How long somebody may speak without an answer, as [`SpeechToText::answers_within`] means it.
+const ANSWER: Duration = Duration::from_secs(3);
+/// A call that nobody wants any more has brought its connection under suspicion if it has not answered for so long: whoever gave
+/// it up may have done so for that, and counts from when somebody spoke.
+const SUSPICIOUS: Duration = Duration::from_millis(2_500);
 /// How much a keyterm counts, of 20.
 const BOOST: f32 = 10.0;
 /// The sensitivity of endpointing with which finals come soon.
@@ -121,7 +126,7 @@ impl SpeechToText for GoogleStt {
     }
 
     fn answers_within(&self) -> Option<Duration> {
-        Some(Duration::from_secs(3))
+        Some(ANSWER)
     }
 
     fn final_delay(&self) -> FinalDelay {
@@ -408,6 +413,8 @@ fn given(confidence: f32) -> Option<f32> {
 struct RecognitionCall {
     answers: Answers<StreamingRecognizeResponse>,
     tracker: ResultTracker,
+    /// When it was begun, or answered last.
+    answered: Instant,
     /// Since when it is sent no more.
     half_closed: Option<Instant>,
 }
@@ -467,7 +474,10 @@ impl Driver {
                 self.begin().await?;
             }
             match self.next().await {
-                Next::Unwanted => return Ok(()),
+                Next::Unwanted => {
+                    self.distrust();
+                    return Ok(());
+                }
                 Next::Answer(answer) => {
                     if !self.answered(answer).await? {
                         return Ok(());
@@ -492,9 +502,18 @@ impl Driver {
         self.calls.push_back(RecognitionCall {
             answers,
             tracker: ResultTracker::at(self.sent_bytes as f64 / self.bytes_per_second as f64),
+            answered: Instant::now(),
             half_closed: None,
         });
         Ok(())
+    }
+
+    /// The connection of a call that was given up unanswered may be half open: the next call shall not wait on it, too.
+    fn distrust(&self) {
+        let silent = |call: &&RecognitionCall| call.answered.elapsed() >= SUSPICIOUS;
+        for call in self.calls.iter().filter(silent) {
+            self.endpoint.shared.channels.distrust(call.answers.lease());
+        }
     }
 
     async fn next(&mut self) -> Next {
@@ -616,7 +635,10 @@ impl Driver {
         let answer = answer.map_err(|status| self.endpoint.failed(&self.access, &status))?;
         let mut events = Vec::new();
         match (answer, self.calls.front_mut()) {
-            (Some(answer), Some(first)) => first.tracker.hear(&answer, &mut events),
+            (Some(answer), Some(first)) => {
+                first.answered = Instant::now();
+                first.tracker.hear(&answer, &mut events);
+            }
             (None, Some(first)) if first.half_closed.is_none() => {
                 return Err(error(ErrorKind::Unavailable, "ended the stream"));
             }
