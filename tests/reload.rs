@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::harness::*;
+use crate::webhooks::{Receiver, talk};
 
 const OLD: &str = "the-old-secret-of-thirty-two-bytes";
 const NEW: &str = "the-new-secret-of-thirty-two-bytes";
@@ -140,4 +141,33 @@ async fn a_new_key_of_a_vendor_is_used_by_what_begins_then() {
     // The local engine is the one that it was.
     let spoken = speak(&reloaded.server, "Hello.", json!({})).await;
     assert_eq!(spoken.status(), 200);
+}
+
+#[tokio::test]
+async fn a_new_secret_signs_the_next_webhook_for_a_new_receiver() {
+    let mut former = Receiver::checking(OLD, 0, 0);
+    let mut next = Receiver::checking(NEW, 0, 0);
+    let to = |receiver: &Receiver, secret: &str| {
+        format!(
+            "providers:\n  \"null\":\n    enabled: true\n\
+             webhooks:\n  allow_insecure: true\n  allow_private: true\n  secret: {secret}\n  url: http://127.0.0.1:{}/\n",
+            receiver.port
+        )
+    };
+    let reloaded = Reloaded::start(&to(&former, OLD));
+    talk(&reloaded.server, "before", "Hello.").await;
+    let seen = former.next();
+    assert_eq!(
+        (&seen["good"], &seen["body"]["stream_id"]),
+        (&json!(true), &json!("before"))
+    );
+    reloaded.reload(&to(&next, NEW), "key=\"webhooks.secret\"");
+    talk(&reloaded.server, "after", "Hello.").await;
+    let seen = next.next();
+    assert_eq!(
+        (&seen["good"], &seen["body"]["stream_id"]),
+        (&json!(true), &json!("after"))
+    );
+    let log = reloaded.server.log_so_far();
+    assert!(!log.contains("next start"), "{log}");
 }

@@ -67,7 +67,7 @@ pub fn settings(url: &str) -> [(&'static str, &str); 5] {
 }
 
 /// A session that says something and is closed by its client.
-async fn talk(server: &Server, stream_id: &str, text: &str) {
+pub async fn talk(server: &Server, stream_id: &str, text: &str) {
     let config = json!({
         "type": "config", "stream_id": stream_id,
         "stt_config": {"provider": "null", "model": ""},

@@ -200,7 +200,7 @@ impl fmt::Debug for Resolved {
 }
 
 /// What is read again on SIGHUP: a key, or the beginning of keys where it ends in a dot. Anything else waits for a restart.
-pub const RELOADED: [&str; 17] = [
+pub const RELOADED: [&str; 19] = [
     "agent.",
     "auth.api_secret",
     "auth.api_secrets_json",
@@ -218,6 +218,8 @@ pub const RELOADED: [&str; 17] = [
     "sip.hooks_json",
     "sip.max_calls",
     "sip.tenant_hosts",
+    "webhooks.secret",
+    "webhooks.url",
 ];
 
 /// A setting that has another value in other settings.

@@ -18,7 +18,7 @@ use crate::http::{AppState, Limits};
 use crate::providers::ProviderTable;
 use crate::quotas::Quotas;
 use crate::tls_roots::Authorities;
-use crate::webhooks::Webhooks;
+use crate::webhooks::{Receivers, Webhooks};
 
 /// Reads the settings again, as they were read at the start.
 pub type Read = Arc<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
@@ -98,7 +98,7 @@ impl Reloadable {
         }
         self.quotas.reload(settings);
         self.limits.reload(settings);
-        self.webhooks.take_hook_keys(hooks.keys());
+        self.webhooks.reload(Receivers::new(settings, hooks.keys()));
         self.hooks.reload(hooks);
         // Once for each signal.
         self.voices.do_send(ForgetVoices);

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::retries::{Due, Outcome, Queue};
 use super::signature::signed;
 use super::spool::{Spool, SpoolEntry, Webhook};
-use super::{Destination, HookKeys, Lane, Receiver, WebhookSettings};
+use super::{Lane, Receiver, Receivers, WebhookSettings};
 use vivavoce_core::causes::causes;
 use vivavoce_core::egress_policy::{EgressPolicy, PublicOnly};
 use vivavoce_core::tls_roots::Authorities;
@@ -39,8 +39,7 @@ pub(super) struct WebhookSender {
 /// What a delivery needs besides the webhook itself.
 struct DeliveryContext {
     spool: Arc<Spool>,
-    receiver: Option<Receiver>,
-    hooks: Arc<ArcSwap<HookKeys>>,
+    receivers: Arc<ArcSwap<Receivers>>,
     clients: Clients,
 }
 
@@ -95,13 +94,12 @@ impl WebhookSender {
     pub(super) fn new(
         spool: Arc<Spool>,
         settings: &WebhookSettings,
-        hooks: Arc<ArcSwap<HookKeys>>,
+        receivers: Arc<ArcSwap<Receivers>>,
         authorities: &Authorities,
     ) -> io::Result<Self> {
         let context = DeliveryContext {
             spool: Arc::clone(&spool),
-            receiver: settings.receiver.clone(),
-            hooks,
+            receivers,
             clients: Clients::new(authorities)?,
         };
         Ok(Self {
@@ -176,12 +174,8 @@ impl WebhookSender {
 
 impl DeliveryContext {
     async fn deliver(&self, entry: &SpoolEntry) -> Outcome {
-        let receiver = match &entry.to {
-            Destination::Hook(address) => self.hooks.load().receiver(address),
-            Destination::Settings => self.receiver.clone(),
-        };
         // A later process may be configured with this receiver, or with a key for it, again.
-        let Some(receiver) = receiver else {
+        let Some(receiver) = self.receivers.load().of(&entry.to) else {
             return Outcome::Unavailable;
         };
         let (spool, read) = (Arc::clone(&self.spool), entry.clone());

@@ -182,15 +182,47 @@ impl Destination {
     }
 }
 
+/// Where webhooks go, and what signs them: what may change while the server runs.
+#[derive(Debug, Clone, Default)]
+pub struct Receivers {
+    /// The receiver of events about recordings, sessions and calls, if any.
+    pub own: Option<Receiver>,
+    /// The secrets for call hooks.
+    pub hooks: HookKeys,
+}
+
+impl Receivers {
+    /// From the server's settings and the secrets of its hooks.
+    pub fn new(settings: &Settings, hooks: HookKeys) -> Self {
+        let own = settings.webhooks.url.clone();
+        let own = own.zip(settings.webhooks.secret.clone());
+        Self {
+            own: own.map(|(HttpUrl(url), secret)| Receiver {
+                url,
+                secret,
+                egress: egress_policy(settings),
+            }),
+            hooks,
+        }
+    }
+
+    fn of(&self, destination: &Destination) -> Option<Receiver> {
+        match destination {
+            Destination::Hook(address) => self.hooks.receiver(address),
+            Destination::Settings => self.own.clone(),
+        }
+    }
+}
+
 /// The settings of webhooks.
 #[derive(Debug, Clone)]
 pub struct WebhookSettings {
     /// The spool's folder.
     pub folder: PathBuf,
-    /// The receiver of events about recordings, sessions and calls, if any.
-    pub receiver: Option<Receiver>,
-    /// The secrets for call hooks.
-    pub hooks: HookKeys,
+    /// Where they go.
+    pub receivers: Receivers,
+    /// Which addresses the receiver of the settings may have.
+    pub egress: EgressPolicy,
     /// How long delivery is attempted, counted from when the webhook was accepted or the server started.
     pub patience: Duration,
     /// The share of the spool that one party may use.
@@ -200,17 +232,11 @@ pub struct WebhookSettings {
 impl WebhookSettings {
     /// From the server's settings and the secrets of its hooks.
     pub fn new(settings: &Settings, hooks: HookKeys) -> Self {
-        let own = &settings.webhooks;
-        let receiver = own.url.clone().zip(own.secret.clone());
         Self {
             folder: settings.storage.data_dir.join(FOLDER),
-            receiver: receiver.map(|(HttpUrl(url), secret)| Receiver {
-                url,
-                secret,
-                egress: egress_policy(settings),
-            }),
-            hooks,
-            patience: own.retry_seconds,
+            receivers: Receivers::new(settings, hooks),
+            egress: egress_policy(settings),
+            patience: settings.webhooks.retry_seconds,
             share: Share::of(settings),
         }
     }
@@ -249,12 +275,10 @@ pub fn problems(settings: &Settings) -> Vec<String> {
 #[derive(Debug, Clone)]
 pub struct Webhooks {
     spool: Arc<Spool>,
-    /// Whether the settings name a receiver.
-    has_receiver: bool,
     /// Has capacity for as many entries as the spool, so that sending never waits.
     entries: mpsc::Sender<(String, SpoolEntry)>,
-    /// The secrets for call hooks.
-    hooks: Arc<ArcSwap<HookKeys>>,
+    receivers: Arc<ArcSwap<Receivers>>,
+    egress: EgressPolicy,
     /// Webhooks being written to disk.
     writing: TaskTracker,
     writers: FairQueue,
@@ -277,9 +301,9 @@ impl Webhooks {
         let spool = Arc::new(spool);
         let (entries, receiver) = mpsc::channel(2 * MAX_WEBHOOKS);
         let closing = CancellationToken::new();
-        let hooks = Arc::new(ArcSwap::from_pointee(settings.hooks.clone()));
-        let keys = Arc::clone(&hooks);
-        let sender = WebhookSender::new(Arc::clone(&spool), settings, keys, authorities)?;
+        let receivers = Arc::new(ArcSwap::from_pointee(settings.receivers.clone()));
+        let known = Arc::clone(&receivers);
+        let sender = WebhookSender::new(Arc::clone(&spool), settings, known, authorities)?;
         tokio::spawn(sender.run(found, receiver, closing.clone()));
         tokio::spawn(adopt(
             Arc::clone(&spool),
@@ -288,9 +312,9 @@ impl Webhooks {
         ));
         Ok(Self {
             spool,
-            has_receiver: settings.receiver.is_some(),
             entries,
-            hooks,
+            receivers,
+            egress: settings.egress,
             writing: TaskTracker::new(),
             writers: FairQueue::new(MAX_CONCURRENT_WRITES, settings.share),
             runtime: Handle::current(),
@@ -298,15 +322,24 @@ impl Webhooks {
         })
     }
 
-    /// Signs for call hooks with these secrets from now on.
-    pub fn take_hook_keys(&self, keys: HookKeys) {
-        self.hooks.store(Arc::new(keys));
+    /// Sends to these from now on, also what waits. Which addresses the receiver of the settings may have, as those of rooms,
+    /// stays as it was at the start.
+    pub fn reload(&self, mut receivers: Receivers) {
+        if let Some(own) = &mut receivers.own {
+            own.egress = self.egress;
+        }
+        self.receivers.store(Arc::new(receivers));
+    }
+
+    /// Whether the settings name a receiver.
+    fn has_receiver(&self) -> bool {
+        self.receivers.load().own.is_some()
     }
 
     /// Queues an event for the receiver of the settings, if there is one. Once this returns, the event survives the
     /// process. A full spool or disk is logged and counted here, because the caller could not do anything about it.
     pub async fn enqueue(&self, event: &Event) {
-        if !self.has_receiver {
+        if !self.has_receiver() {
             return;
         }
         match serde_json::to_string(event) {
@@ -325,7 +358,7 @@ impl Webhooks {
 
     /// Like [`Self::enqueue`], without waiting for the disk; [`Self::finish`] waits for it.
     pub fn enqueue_later(&self, event: Event) {
-        if self.has_receiver {
+        if self.has_receiver() {
             let this = self.clone();
             self.writing
                 .spawn_on(async move { this.enqueue(&event).await }, &self.runtime);
