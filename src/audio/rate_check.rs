@@ -28,14 +28,14 @@ const MAX_LOOKS: usize = 6;
 /// Pitch is looked for at half the rate.
 const PITCH_RATE: f32 = 8_000.0;
 const PITCH_FRAME: usize = FRAME / 2;
-/// Zeros behind the frame, so that its correlation does not wrap around.
-const PITCH_FFT: usize = 4 * PITCH_FRAME;
+/// Zeros behind the frame, more than the longest period, so that its correlation does not wrap around.
+const PITCH_FFT: usize = 2 * PITCH_FRAME;
 /// The shortest period, 1 kHz, and the longest, 25 Hz.
 const PERIODS: std::ops::Range<usize> = 8..320;
 /// How alike two periods of a voice are.
 const VOICED: f32 = 0.6;
 /// The middle of the spectrum is looked for in frames of this length.
-const SPECTRUM_FRAME: usize = 1_024;
+const SPECTRUM_FRAME: usize = PITCH_FRAME;
 /// A frame whose mean square is less is no speech: −50 dBFS.
 const FAINT: f32 = 100.0 * 100.0;
 /// After so many looks it is over: there is no voice in what is taken for speech.
@@ -50,8 +50,18 @@ const STEADY_SHARE: f32 = 0.7;
 /// three times of it 850. Over a telephone, in noise, with hum, and muffled it was no further out.
 const LOWEST: f32 = 118.0;
 const HIGHEST: f32 = 640.0;
+/// Where no voice can be whose rate is a third or three times of what it is said to be: then the first decision is the last.
+const SURE: std::ops::Range<f32> = 180.0..360.0;
 /// How much the pitch counts; the rest is the middle's.
 const PITCH_WEIGHT: f32 = 0.4;
+
+/// What so many voiced looks say.
+enum Verdict {
+    Wrong(WrongRate),
+    True,
+    /// More may tell.
+    Open,
+}
 
 /// Listens to the speech of one stream until it is known, or has been for long enough.
 #[derive(Default)]
@@ -73,6 +83,8 @@ struct Transforms {
     spectrum: Arc<dyn RealToComplex<f32>>,
     /// What the correlation of the window alone would be.
     taper: Vec<f32>,
+    /// A Hann window, of a frame of pitch and of one of the spectrum.
+    window: Vec<f32>,
 }
 
 impl Default for Transforms {
@@ -83,6 +95,7 @@ impl Default for Transforms {
             back: planner.plan_fft_inverse(PITCH_FFT),
             spectrum: planner.plan_fft_forward(SPECTRUM_FRAME),
             taper: Vec::new(),
+            window: hann(PITCH_FRAME),
         };
         let flat = vec![1.0; PITCH_FRAME];
         transforms.taper = transforms.correlation(&flat).unwrap_or_default();
@@ -121,10 +134,13 @@ impl RateCheck {
         }
         self.decisions += 1;
         let verdict = self.verdict();
-        if verdict.is_some() {
+        if matches!(verdict, Verdict::Wrong(_) | Verdict::True) {
             self.decisions = DECISIONS.len();
         }
-        verdict
+        match verdict {
+            Verdict::Wrong(wrong) => Some(wrong),
+            Verdict::True | Verdict::Open => None,
+        }
     }
 
     fn look(&mut self, frame: &[i16]) {
@@ -142,19 +158,22 @@ impl RateCheck {
         }
     }
 
-    fn verdict(&self) -> Option<WrongRate> {
-        let pitch = median(&self.pitches)?;
+    fn verdict(&self) -> Verdict {
+        let Some(pitch) = median(&self.pitches) else {
+            return Verdict::Open;
+        };
         let is_near = |other: &&f32| (*other / pitch - 1.0).abs() < STEADY;
         let near = self.pitches.iter().filter(is_near).count();
         if near as f32 > STEADY_SHARE * self.pitches.len() as f32 {
-            return None;
+            return Verdict::Open;
         }
         let middle = self.middle();
         let mean = pitch.powf(PITCH_WEIGHT) * middle.powf(1.0 - PITCH_WEIGHT);
         match mean {
-            mean if mean < LOWEST => Some(WrongRate::Slow),
-            mean if mean > HIGHEST => Some(WrongRate::Fast),
-            _ => None,
+            mean if mean < LOWEST => Verdict::Wrong(WrongRate::Slow),
+            mean if mean > HIGHEST => Verdict::Wrong(WrongRate::Fast),
+            mean if SURE.contains(&mean) => Verdict::True,
+            _ => Verdict::Open,
         }
     }
 
@@ -202,7 +221,7 @@ impl Transforms {
 
     /// How alike a windowed frame is to itself, by the distance, beginning with 1.
     fn correlation(&self, frame: &[f32]) -> Option<Vec<f32>> {
-        let mut padded = windowed(frame);
+        let mut padded = self.windowed(frame);
         padded.resize(PITCH_FFT, 0.0);
         let mut bins = self.pitch.make_output_vec();
         self.pitch.process(&mut padded, &mut bins).ok()?;
@@ -216,8 +235,13 @@ impl Transforms {
         Some(padded)
     }
 
+    fn windowed(&self, frame: &[f32]) -> Vec<f32> {
+        let both = frame.iter().zip(&self.window);
+        both.map(|(sample, weight)| sample * weight).collect()
+    }
+
     fn add_spectrum(&self, frame: &[f32], sum: &mut [f32]) {
-        let mut frame = windowed(frame);
+        let mut frame = self.windowed(frame);
         let mut bins = self.spectrum.make_output_vec();
         if self.spectrum.process(&mut frame, &mut bins).is_ok() {
             for (sum, bin) in sum.iter_mut().zip(&bins) {
@@ -227,11 +251,11 @@ impl Transforms {
     }
 }
 
-/// With a Hann window.
-fn windowed(frame: &[f32]) -> Vec<f32> {
-    let step = std::f32::consts::TAU / frame.len().max(1) as f32;
-    let shaped = |(n, sample): (usize, &f32)| sample * (0.5 - 0.5 * (step * n as f32).cos());
-    frame.iter().enumerate().map(shaped).collect()
+/// A Hann window of this length.
+fn hann(length: usize) -> Vec<f32> {
+    let step = std::f32::consts::TAU / length as f32;
+    let shape = |n: usize| 0.5 - 0.5 * (step * n as f32).cos();
+    (0..length).map(shape).collect()
 }
 
 fn median(values: &[f32]) -> Option<f32> {

@@ -423,7 +423,7 @@ impl AudioInput {
     }
 
     /// The config is in force: pipelines before it get no more audio.
-    pub fn commit(&self, config: u64, vad: &VadConfig) {
+    pub fn commit(&self, config: u64, vad: &VadConfig, hears_turns: bool) {
         let (gone, pipeline) = {
             let mut state = self.0.state.borrow_mut();
             let mut gone = Vec::new();
@@ -454,6 +454,7 @@ impl AudioInput {
             let mut pipeline = pipeline.borrow_mut();
             pipeline.commit();
             pipeline.set_vad(vad, &mut tell);
+            pipeline.set_hears_turns(hears_turns);
         }
     }
 

@@ -185,13 +185,13 @@ pub struct SpeechSound {
 }
 
 impl SpeechSound {
-    /// Of these samples, at the rate of voice activity detection.
-    pub fn of(samples: impl ExactSizeIterator<Item = i16>) -> Self {
+    /// Of so many samples at the rate of voice activity detection, the last of which are these.
+    pub fn of(length: u64, samples: impl ExactSizeIterator<Item = i16>) -> Self {
         let count = samples.len();
         let energy: f64 = samples.map(|sample| f64::from(sample).powi(2)).sum();
         let mean = energy / count.max(1) as f64 / f64::from(i16::MAX).powi(2);
         Self {
-            length: vivavoce_audio::vad::RATE.duration_of(count),
+            length: vivavoce_audio::vad::RATE.duration_of(usize::try_from(length).unwrap_or(count)),
             level_db: (10.0 * mean.max(1e-10).log10()) as f32,
         }
     }

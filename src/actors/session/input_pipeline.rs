@@ -50,6 +50,8 @@ struct Inner {
     rate: RecogniserRate,
     vad: Option<PipelineVad>,
     vad_config: VadConfig,
+    /// Whether a model hears whole turns.
+    hears_turns: bool,
     rate_watch: Option<RateWatch>,
     buffer: ReplayBuffer,
     handover: Option<Handover>,
@@ -105,12 +107,13 @@ struct PipelineVad {
     start: u64,
     resampled: Vec<i16>,
     recent: RecentSound,
+    hears_turns: bool,
     /// Where the speech that is under way began, as the detector counts.
     speech: Option<u64>,
 }
 
-/// The last sound that voice activity detection has heard: the turn that is under way, of which the model hears the end,
-/// at most [`TURN_SOUND`] of it. It takes no memory to speak of while nobody speaks.
+/// The last sound that voice activity detection has heard: where a model hears the end of turns the turn that is under way,
+/// at most [`TURN_SOUND`] of it, elsewhere the end of a stretch of speech. It takes no memory to speak of while nobody speaks.
 #[derive(Default)]
 struct RecentSound {
     samples: VecDeque<i16>,
@@ -124,6 +127,8 @@ struct RecentSound {
 const BETWEEN_WORDS: Duration = Duration::from_millis(60);
 /// What is kept from before a turn: the model has learned with it.
 const BEFORE_TURN: Duration = Duration::from_millis(500);
+/// What is kept of speech without such a model: as long as anything that is no turn of its own, and enough to know a voice by.
+const STRETCH: Duration = Duration::from_secs(2);
 /// Silence after which the sound of a turn is not needed any more.
 const AFTER_TURN: Duration = Duration::from_secs(6);
 
@@ -147,6 +152,7 @@ impl InputPipeline {
                 enabled: false,
                 ..*vad
             },
+            hears_turns: false,
             rate_watch: RateWatch::of(listen.format),
             buffer: ReplayBuffer::new(accepted, start),
             handover: None,
@@ -212,6 +218,14 @@ impl InputPipeline {
     /// Changes voice activity detection and noise suppression. Speech that is under way ends with a pause.
     pub(super) fn set_vad(&mut self, config: &VadConfig, tell: &mut impl FnMut(InputEvent)) {
         self.inner.set_vad(config, tell);
+    }
+
+    /// Whether a model hears whole turns from now on.
+    pub(super) fn set_hears_turns(&mut self, hears_turns: bool) {
+        self.inner.hears_turns = hears_turns;
+        if let Some(vad) = &mut self.inner.vad {
+            vad.hears_turns = hears_turns;
+        }
     }
 
     /// Ends speech that is under way with a pause: the pipeline in which it goes on reports that it has resumed.
@@ -394,6 +408,7 @@ impl Inner {
             start,
             resampled: Vec::new(),
             recent: RecentSound::default(),
+            hears_turns: self.hears_turns,
             speech: None,
         });
     }
@@ -615,7 +630,12 @@ impl PipelineVad {
             &self.resampled
         };
         let events = self.vad.push(samples);
-        self.recent.push(samples, self.vad.is_active());
+        let keep = if self.hears_turns {
+            TURN_SOUND
+        } else {
+            STRETCH
+        };
+        self.recent.push(samples, self.vad.is_active(), keep);
         for event in events {
             let wrong_rate = self.wrong_rate(event, watch);
             tell(self.told(event));
@@ -650,7 +670,9 @@ impl PipelineVad {
             }
             VadEvent::SilenceBegan { at } => {
                 let since = self.speech.take();
-                since.map(|since| SpeechSound::of(self.recent.between(since, at)))
+                since.map(|since| {
+                    SpeechSound::of(at.saturating_sub(since), self.recent.between(since, at))
+                })
             }
             VadEvent::SpeechEnd { .. } => None,
         };
@@ -660,7 +682,8 @@ impl PipelineVad {
 }
 
 impl RecentSound {
-    fn push(&mut self, samples: &[i16], speech: bool) {
+    /// Takes sound, of which so much is needed while there is speech.
+    fn push(&mut self, samples: &[i16], speech: bool, keep: Duration) {
         self.heard += samples.len() as u64;
         self.quiet = if speech {
             0
@@ -671,7 +694,7 @@ impl RecentSound {
         let needed = if self.quiet >= TURN_RATE.frames_in(AFTER_TURN) {
             BEFORE_TURN
         } else {
-            TURN_SOUND
+            keep
         };
         let excess = self
             .samples
@@ -701,7 +724,7 @@ mod tests {
         let mut recent = RecentSound::default();
         let second: Vec<i16> = (0..16_000).collect();
         for _ in 0..20 {
-            recent.push(&second, true);
+            recent.push(&second, true, TURN_SOUND);
         }
         assert_eq!(recent.samples.len(), TURN_RATE.frames_in(TURN_SOUND));
         let last: Vec<i16> = recent.between(19 * 16_000 + 5, 19 * 16_000 + 8).collect();
@@ -709,7 +732,7 @@ mod tests {
         assert_eq!(recent.between(0, u64::MAX).len(), recent.samples.len());
         assert_eq!(recent.between(u64::MAX, 0).len(), 0);
         for _ in 0..6 {
-            recent.push(&second, false);
+            recent.push(&second, false, TURN_SOUND);
         }
         assert_eq!(recent.samples.len(), TURN_RATE.frames_in(BEFORE_TURN));
         assert!(recent.samples.capacity() <= 4 * recent.samples.len());

@@ -17,7 +17,7 @@ use crate::stt::{Stop, SttActor, SttNews, SttReport};
 use vivavoce_audio::{AudioFormat, Encoding};
 use vivavoce_core::party::Party;
 use vivavoce_quotas::{Permit, Quota, Refused};
-use vivavoce_seams::{Credential, FinalDelay, NoAnswer, ProviderTable, SttRequest};
+use vivavoce_seams::{Credential, FinalDelay, NoAnswer, ProviderTable, SttRequest, TurnModel};
 use vivavoce_telemetry::conversation::Conversation;
 use vivavoce_telemetry::metrics::{self, TurnAnswer};
 
@@ -95,8 +95,12 @@ impl Listening {
 
     /// The config is in force. `drains` says whether a recogniser still drains the audio of a config.
     pub(super) fn commit(&mut self, config: u64, vad: &VadConfig, drains: impl Fn(u64) -> bool) {
-        self.warm_up(vad);
-        self.input.commit(config, vad);
+        let model = self.turn_model(vad);
+        if let Some(model) = &model {
+            // It gets ready where it will be asked.
+            model.warm_up();
+        }
+        self.input.commit(config, vad, model.is_some());
         self.reserved = None;
         let buffer = self.input.buffer(config);
         let in_force = buffer.map(|(buffer, _)| (config, buffer));
@@ -172,12 +176,10 @@ impl Listening {
         }
     }
 
-    /// Lets the model get ready where it will be asked.
-    fn warm_up(&self, vad: &VadConfig) {
+    /// The model that hears whether turns have ended, where one is asked.
+    fn turn_model(&self, vad: &VadConfig) -> Option<Arc<dyn TurnModel>> {
         let asks = vad.enabled && vad.turn_model != TurnModelChoice::Silence;
-        if let Some(model) = self.providers.turn_model().filter(|_| asks) {
-            model.warm_up();
-        }
+        self.providers.turn_model().filter(|_| asks)
     }
 
     /// Asks the model whether the speaker has finished whose turn began at `since`.
