@@ -41,6 +41,11 @@ pub(super) fn rules() -> Vec<(String, Rule)> {
             Normaliser::hotline,
         ),
         (
+            // Behind one that was read digit by digit.
+            format!(r"(?<=\d \d \d)((?:,)? or )({HOTLINES})(?!\w|[.,:-]\d)"),
+            Normaliser::hotline,
+        ),
+        (
             r"(?<![\w.,$£€¥₹:/\-])(\d{7,})(?![\w%:/\-]|[.,]\d| (?:million|billion|percent))".to_owned(),
             Normaliser::long_number,
         ),
