@@ -35,6 +35,7 @@ use crate::audio::Channels;
 use crate::auth::{self, Authenticator, SetupError};
 use crate::config::{Config, RecordingBackend, RecordingLayout, RtcMode, Settings, SocketAuth};
 use crate::hooks::{CallOwners, Configured, Hooks, TenantNumbers};
+use crate::http::openai::OpenAi;
 use crate::http::{AllowedHosts, AppState, AtFormer, Limits, Origins, Sockets, SuccessorKey, tls};
 use crate::process::confinement::Confinement;
 use crate::providers::RecordingStore;
@@ -503,6 +504,9 @@ fn app_state(
     };
     let state = AppState {
         models: Arc::new(models),
+        providers: Arc::clone(providers),
+        recognisers: quotas.recognisers.clone(),
+        openai: OpenAi::new(settings),
         auth,
         synthesizer,
         voices: VoiceRegistry::new(Arc::clone(providers)).start(),

@@ -20,6 +20,7 @@ mod local_stt;
 mod local_tts;
 mod models;
 mod neural_voice;
+mod openai;
 mod openapi;
 mod readme;
 mod recordings;

@@ -23,6 +23,7 @@ use vivavoce::actors::session::SessionServices;
 use vivavoce::auth::Authenticator;
 use vivavoce::config::{Config, Settings};
 use vivavoce::hooks::{Configured, Hooks};
+use vivavoce::http::openai::OpenAi;
 use vivavoce::http::{self, AppState, Limits, Origins, Sockets, socket};
 use vivavoce::quotas::{FairQueue, Quotas, Share};
 use vivavoce::synthesis::Synthesizer;
@@ -104,7 +105,10 @@ fn parts(settings: &Settings) -> Parts {
         state: web::Data::new(AppState {
             auth: Authenticator::open(&settings.auth, &Authorities::default()).unwrap(),
             synthesizer,
-            voices: VoiceRegistry::new(providers).start(),
+            voices: VoiceRegistry::new(Arc::clone(&providers)).start(),
+            providers,
+            recognisers: quotas.recognisers.clone(),
+            openai: OpenAi::new(settings),
             rooms: RoomRegistry::new(None).start(),
             room_lists: FairQueue::new(1, Share::NONE),
             calls: CallRegistry::new(None).start(),

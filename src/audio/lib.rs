@@ -62,6 +62,7 @@ pub mod convert;
 pub mod decode;
 pub mod denoise;
 pub mod encode;
+pub mod flac;
 pub mod format;
 pub mod g711;
 pub mod jitter;

@@ -17,7 +17,7 @@ use crate::server::{self, StopSignal};
     vivavoce emulate                                   hear and speak with the local engines\n  \
     vivavoce emulate --scripted --speed 10             tone-words that can be counted, and ten times faster limits\n  \
     vivavoce emulate --fault 'deepgram:stt:close=1011@3s' --fault 'any:tts:status=429,retry=7*2'\n\n\
-    A fault is VENDOR:DIRECTION:FAULT[=VALUE][@TIME][*TIMES]: deepgram, elevenlabs, google, azure, cartesia or any; stt,\n\
+    A fault is VENDOR:DIRECTION:FAULT[=VALUE][@TIME][*TIMES]: deepgram, elevenlabs, google, azure, cartesia, openai or any; stt,\n\
     tts, voices or any; TIME after the connection was opened; the first TIMES connections only. FAULT is one of:\n  \
     refuse                     reset instead of an answer\n  \
     status=429[,retry=7]       refused, with Retry-After in seconds (retry-date: as a date)\n  \

@@ -3,29 +3,21 @@
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Seek, Write, stderr, stdin, stdout};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use bytes::Bytes;
 use clap::Args;
-use futures_util::StreamExt;
 use serde_json::json;
-use tokio::runtime::Handle;
+use vivavoce_transcription::{ANY_FORMAT, Recorded, Transcription, TranscriptionError};
 
 use super::{Failure, runtime};
-use crate::audio::decode::{FileDecoder, FileLimits};
-use crate::audio::{AudioFormat, Encoding, Layout, OfflineResampler, linear16};
 use crate::config::Config;
-use crate::providers::{AudioSink, SttEvent, SttRequest, SttStream, Transcript};
+use crate::providers::{SttEvent, SttRequest, Transcript};
 use crate::server::providers;
 
 /// The maximum duration.
 const LONGEST: Duration = Duration::from_hours(24);
 /// The maximum size of standard input.
 const MAX_STDIN_BYTES: u64 = 4 << 30;
-/// The chunk size of audio sent to the recogniser.
-const CHUNK: Duration = Duration::from_millis(100);
 /// The width of the progress line.
 const COLUMNS: usize = 79;
 
@@ -56,8 +48,7 @@ pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure>
     let name = arguments.file.display().to_string();
     let named = |error: &dyn std::fmt::Display| Failure::work(format!("{name}: {error}"));
     let file = open(&arguments.file).map_err(|error| named(&error))?;
-    let decoder =
-        FileDecoder::open(file, FileLimits { duration: LONGEST }).map_err(|error| named(&error))?;
+    let recorded = Recorded::open(file, LONGEST).map_err(|error| named(&error))?;
     runtime()?.block_on(async {
         let table = providers(&config.settings).map_err(Failure::work)?;
         let provider = table.speech_to_text(&arguments.provider).ok_or_else(|| {
@@ -67,11 +58,6 @@ pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure>
                 arguments.provider
             ))
         })?;
-        let offered = AudioFormat {
-            encoding: Encoding::Linear16,
-            layout: decoder.layout(),
-        };
-        let format = provider.accepts().nearest(offered);
         let request = SttRequest {
             party: crate::quotas::Party::Operator,
             language: arguments.language.clone(),
@@ -81,23 +67,23 @@ pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure>
             languages: Vec::new(),
             diarize: false,
             credential: None,
-            format,
+            format: ANY_FORMAT,
         };
-        let SttStream { sink, mut events } = provider.open(request).await.map_err(Failure::work)?;
-        let mut report = Report::new(arguments.json, decoder.duration());
-        let position = Arc::clone(&report.position);
-        let feeding =
-            tokio::task::spawn_blocking(move || feed(decoder, format.layout, &sink, &position));
-        while let Some(event) = events.next().await {
-            report.take(event.map_err(Failure::work)?)?;
+        let mut report = Report::new(arguments.json, recorded.duration());
+        let begun = Transcription::begin(&*provider, request, recorded).await;
+        let mut transcription = begun.map_err(Failure::work)?;
+        while let Some(event) = transcription.next().await {
+            let event = event.map_err(|error| {
+                report.clear();
+                match error {
+                    TranscriptionError::File(error) => named(&error),
+                    error => Failure::work(error),
+                }
+            })?;
+            report.take(event, transcription.position())?;
         }
         report.clear();
-        // If the recogniser ended first, its events have said why.
-        match feeding.await {
-            Ok(Ok(())) => report.end(),
-            Ok(Err(error)) => Err(named(&error)),
-            Err(error) => Err(Failure::work(error)),
-        }
+        report.end()
     })
 }
 
@@ -116,48 +102,13 @@ fn open(file: &Path) -> io::Result<File> {
     Ok(piped)
 }
 
-/// Decodes, converts and sends the audio. It waits for the recogniser, so a file is never held in memory.
-fn feed(
-    decoder: FileDecoder,
-    layout: Layout,
-    sink: &AudioSink,
-    position: &AtomicU64,
-) -> Result<(), crate::audio::decode::DecodeError> {
-    let from = decoder.layout();
-    let from = Layout::new(from.rate, layout.channels);
-    let mut resampler = OfflineResampler::new(from, layout.rate);
-    let mut samples = Vec::new();
-    let mut heard = Duration::ZERO;
-    for sound in decoder {
-        let sound = sound?;
-        heard += sound.duration();
-        resampler.push(sound.into_channels(layout.channels).samples(), &mut samples);
-        if !send(&mut samples, layout, sink) {
-            return Ok(());
-        }
-        position.store(heard.as_millis() as u64, Relaxed);
-    }
-    resampler.finish(&mut samples);
-    send(&mut samples, layout, sink);
-    Ok(())
-}
-
-/// Returns `false` if the recogniser has ended.
-fn send(samples: &mut Vec<i16>, layout: Layout, sink: &AudioSink) -> bool {
-    let sent = samples.chunks(layout.samples_in(CHUNK)).all(|chunk| {
-        let audio: Bytes = linear16::encode(chunk);
-        Handle::current().block_on(sink.send(audio)).is_ok()
-    });
-    samples.clear();
-    sent
-}
-
 /// The output: utterances on standard output, progress and errors on standard error.
 struct Report {
     json: bool,
     progress: bool,
     duration: Option<Duration>,
-    position: Arc<AtomicU64>,
+    /// How much has been sent.
+    position: Duration,
     utterances: usize,
     lost: usize,
 }
@@ -169,13 +120,14 @@ impl Report {
             json,
             progress,
             duration,
-            position: Arc::default(),
+            position: Duration::ZERO,
             utterances: 0,
             lost: 0,
         }
     }
 
-    fn take(&mut self, event: SttEvent) -> Result<(), Failure> {
+    fn take(&mut self, event: SttEvent, position: Duration) -> Result<(), Failure> {
+        self.position = position;
         match event {
             SttEvent::Partial(transcript) => self.show(&transcript.text),
             SttEvent::Final(transcript) => {
@@ -214,7 +166,7 @@ impl Report {
         if !self.progress {
             return;
         }
-        let position = Duration::from_millis(self.position.load(Relaxed));
+        let position = self.position;
         let share = match self.duration {
             Some(duration) if !duration.is_zero() => {
                 let percent = (100.0 * position.as_secs_f64() / duration.as_secs_f64()).min(100.0);

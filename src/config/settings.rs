@@ -228,6 +228,17 @@ settings! {
         cartesia_stt_streams: Option<NonZeroU32> = "", "providers.cartesia.stt_streams", "CARTESIA_STT_STREAMS";
         /// Concurrent synthesis connections per credential at Cartesia; no limit if absent.
         cartesia_tts_streams: Option<NonZeroU32> = "", "providers.cartesia.tts_streams", "CARTESIA_TTS_STREAMS";
+        /// Credential for OpenAI. A server of one's own at `providers.openai.stt_url` or `.tts_url` may need none.
+        openai_api_key: Option<Secret> = "", "providers.openai.api_key", "OPENAI_API_KEY";
+        /// Base URL of OpenAI's recognition API, or of a server that speaks it, such as `http://127.0.0.1:8000/v1`; default: the
+        /// vendor's.
+        openai_stt_url: Option<VendorUrl> = "", "providers.openai.stt_url", "OPENAI_STT_URL";
+        /// Base URL of OpenAI's synthesis API, or of a server that speaks it; default: the vendor's.
+        openai_tts_url: Option<VendorUrl> = "", "providers.openai.tts_url", "OPENAI_TTS_URL";
+        /// Concurrent recognition requests per credential at OpenAI; no limit if absent.
+        openai_stt_streams: Option<NonZeroU32> = "", "providers.openai.stt_streams", "OPENAI_STT_STREAMS";
+        /// Concurrent synthesis requests per credential at OpenAI; no limit if absent.
+        openai_tts_streams: Option<NonZeroU32> = "", "providers.openai.tts_streams", "OPENAI_TTS_STREAMS";
         /// File with the credentials of a Google service account.
         google_credentials: Option<PathBuf> = "", "providers.google.credentials", "GOOGLE_APPLICATION_CREDENTIALS";
         /// Google's region.
@@ -322,6 +333,8 @@ settings! {
         recognisers: usize = "10000", "limits.recognisers", "LIMITS_RECOGNISERS", check positive;
         /// Recordings in total that are being made or wait for upload.
         recordings: usize = "20000", "limits.recordings", "LIMITS_RECORDINGS", check positive;
+        /// Files that are received and transcribed at once (`/v1/audio/transcriptions`); others wait.
+        transcriptions: usize = "32", "limits.transcriptions", "LIMITS_TRANSCRIPTIONS", check positive;
         /// Requests per second per tenant, and per address, with bursts of twice as many. No limit if absent.
         requests_per_second: Option<NonZeroU32> = "", "limits.requests_per_second", "LIMITS_REQUESTS_PER_SECOND";
     }
@@ -454,6 +467,13 @@ settings! {
         allow_insecure: bool = "false", "agent.allow_insecure", "AGENT_ALLOW_INSECURE";
         /// Whether agents may be at addresses that are not public.
         allow_private: bool = "false", "agent.allow_private", "AGENT_ALLOW_PRIVATE";
+    }
+
+    /// OpenAI's audio API.
+    openai: OpenAi {
+        /// Names of models below `/v1/`: an object of names and what they mean, `provider/model[:voice]`. OpenAI's own names mean
+        /// `local`, if nothing else is said of them.
+        models_json: Option<JsonText> = "", "openai.models_json", "OPENAI_MODELS_JSON";
     }
 
     /// Webhooks.

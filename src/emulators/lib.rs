@@ -1,4 +1,4 @@
-//! Emulators of the five vendors, for developers, tests and benchmarks without a key. They are faithful enough for the
+//! Emulators of the six vendors, for developers, tests and benchmarks without a key. They are faithful enough for the
 //! vendors' own SDKs, and inject faults on request ([`faults`]). What all have in common is in the files of this folder;
 //! each vendor's protocol is in a folder of its own and knows nothing of the other vendors.
 //!
@@ -18,6 +18,7 @@ mod elevenlabs;
 pub mod engine;
 pub mod faults;
 mod google;
+mod openai;
 pub mod outlet;
 pub mod socket;
 pub mod speech;
@@ -56,7 +57,7 @@ const WORKERS: usize = 2;
 const ACCOUNT: &str = "google-account.json";
 
 /// What each SDK must be told, with our addresses to be filled in.
-const SDKS: [(&str, &str); 10] = [
+const SDKS: [(&str, &str); 12] = [
     (
         "deepgram (Python)",
         r#"environment=DeepgramClientEnvironment(base="http://<plain>", production="ws://<plain>", agent="ws://<plain>", agent_rest="http://<plain>")"#,
@@ -94,6 +95,8 @@ const SDKS: [(&str, &str); 10] = [
         "cartesia (JS)",
         r#"{baseURL: "https://<tls>"} and NODE_EXTRA_CA_CERTS=<ca>"#,
     ),
+    ("openai (Python)", r#"base_url="http://<plain>/v1""#),
+    ("openai (JS)", r#"{baseURL: "http://<plain>/v1"}"#),
 ];
 
 /// Who is emulated.
@@ -109,16 +112,27 @@ pub enum Vendor {
     Azure,
     /// Cartesia.
     Cartesia,
+    /// OpenAI.
+    OpenAi,
 }
 
 impl Vendor {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
+    /// Those that hear while somebody speaks, and say a text as it is written.
+    pub const STREAMING: [Self; 5] = [
         Self::Deepgram,
         Self::ElevenLabs,
         Self::Google,
         Self::Azure,
         Self::Cartesia,
+    ];
+    /// All of them. OpenAI is sent whole utterances, and lines of a text.
+    pub const ALL: [Self; 6] = [
+        Self::Deepgram,
+        Self::ElevenLabs,
+        Self::Google,
+        Self::Azure,
+        Self::Cartesia,
+        Self::OpenAi,
     ];
 
     /// The name on the wire and in faults.
@@ -129,6 +143,7 @@ impl Vendor {
             Self::Google => "google",
             Self::Azure => "azure",
             Self::Cartesia => "cartesia",
+            Self::OpenAi => "openai",
         }
     }
 
@@ -139,8 +154,8 @@ impl Vendor {
             Self::ElevenLabs => (1011, "internal error"),
             Self::Azure => (1011, "Internal server error"),
             Self::Cartesia => (1011, "Internal error"),
-            // It has no sockets.
-            Self::Google => (1011, ""),
+            // They have no sockets.
+            Self::Google | Self::OpenAi => (1011, ""),
         }
     }
 }
@@ -395,6 +410,7 @@ impl Emulators {
             let name = vendor.slug().to_uppercase();
             let url = match vendor {
                 Vendor::Google => format!("http://{grpc}"),
+                Vendor::OpenAi => format!("http://{plain}/v1"),
                 _ => format!("ws://{plain}"),
             };
             hints += &format!("{name}_STT_URL={url}\n{name}_TTS_URL={url}\n");
@@ -441,5 +457,6 @@ fn routes(service: &mut web::ServiceConfig) {
         .configure(elevenlabs::routes)
         .configure(google::routes)
         .configure(azure::routes)
-        .configure(cartesia::routes);
+        .configure(cartesia::routes)
+        .configure(openai::routes);
 }

@@ -192,7 +192,7 @@ pub(super) async fn read(
     }
 }
 
-fn declared_length(request: &HttpRequest) -> Option<u64> {
+pub(super) fn declared_length(request: &HttpRequest) -> Option<u64> {
     let length = request.headers().get(header::CONTENT_LENGTH)?;
     length.to_str().ok()?.trim().parse().ok()
 }

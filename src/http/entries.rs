@@ -38,6 +38,13 @@ pub enum Reads {
         /// The maximum time.
         within: Duration,
     },
+    /// A form with a file, which is kept on disk while it is used.
+    Upload {
+        /// The maximum size.
+        bytes: usize,
+        /// The maximum time.
+        within: Duration,
+    },
     /// Messages, until either side closes the connection.
     Messages {
         /// The maximum size of a message.
@@ -86,6 +93,10 @@ impl fmt::Display for Entry {
         let (bytes, time) = match bounds.reads {
             Reads::Nothing => ("no body".to_owned(), format!("head {HEAD_PATIENCE:?}")),
             Reads::Body { bytes, within } => (format!("body {bytes}"), format!("{within:?}")),
+            Reads::Upload { bytes, within } => (
+                format!("form {bytes}, its file on disk"),
+                format!("{within:?}"),
+            ),
             Reads::Messages { bytes, idle } => (format!("message {bytes}"), idle.to_owned()),
         };
         let count = bounds.counted_by;
@@ -127,6 +138,13 @@ impl Handling {
             bytes: MAX_BODY_BYTES,
             within: PATIENCE,
         };
+        self
+    }
+
+    /// The same, reading a form with a file.
+    pub fn with_upload(mut self, bytes: usize, within: Duration, counted_by: &'static str) -> Self {
+        self.bounds.reads = Reads::Upload { bytes, within };
+        self.bounds.counted_by = counted_by;
         self
     }
 

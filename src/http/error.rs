@@ -33,6 +33,8 @@ pub enum Code {
     OriginNotAllowed,
     /// There is no such path.
     NotFound,
+    /// There is no model of this name.
+    ModelNotFound,
     /// The path does not support the method.
     MethodNotAllowed,
     /// The request is for another host.
@@ -176,6 +178,7 @@ impl ApiError {
                 StatusCode::FORBIDDEN
             }
             Code::NotFound
+            | Code::ModelNotFound
             | Code::RoomNotFound
             | Code::ParticipantNotFound
             | Code::TrackNotFound
@@ -242,6 +245,11 @@ impl ApiError {
             allow: allow.to_vec(),
             ..self
         }
+    }
+
+    /// What programs are told.
+    pub const fn code(&self) -> Code {
+        self.code
     }
 
     /// A provider's failure; `own_credential` tells whether the caller's own credential was used.
@@ -348,11 +356,14 @@ impl ResponseError for ApiError {
         if !self.allow.is_empty() {
             response.insert_header(header::Allow(self.allow.clone()));
         }
-        response.json(Body {
+        let mut response = response.json(Body {
             error: self.code,
             message: &self.message,
             quota: self.quota,
-        })
+        });
+        // For middleware that writes it in another way.
+        response.extensions_mut().insert(self.clone());
+        response
     }
 }
 

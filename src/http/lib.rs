@@ -25,8 +25,8 @@
 //! # Other interfaces
 //!
 //! `GET /ws` opens a session over a WebSocket ([`socket`] is a crate of its own). `/rtc` is the signalling endpoint of
-//! embedded rooms, `/agent` that of agent workers, and `/twirp/…` LiveKit's server API; all use LiveKit's tokens. `/openapi.json` is generated from the
-//! types that handlers read and write.
+//! embedded rooms, `/agent` that of agent workers, and `/twirp/…` LiveKit's server API; all use LiveKit's tokens. Below `/v1/`
+//! is OpenAI's audio API ([`openai`]). `/openapi.json` is generated from the types that handlers read and write.
 
 mod agent_workers;
 mod auth;
@@ -48,6 +48,7 @@ mod host;
 mod limits;
 mod listen;
 mod metrics;
+pub mod openai;
 pub mod openapi;
 mod peer;
 mod recording;
@@ -108,7 +109,8 @@ pub fn entries() -> Vec<Entry> {
 }
 
 fn all_endpoints() -> impl Iterator<Item = Endpoint> {
-    endpoints().into_iter().chain(livekit_endpoints())
+    let others = livekit_endpoints().into_iter().chain(openai::endpoints());
+    endpoints().into_iter().chain(others)
 }
 
 /// The paths of LiveKit's protocol, which are documented by LiveKit. Clients given a URL with a trailing slash request
@@ -219,6 +221,11 @@ mod tests {
                     assert!((1..=MAX_BODY_BYTES).contains(&bytes) && !within.is_zero());
                     let known = bounds.callers != Callers::Anybody;
                     assert!(known, "{method} {path} reads a body of whoever sends one");
+                }
+                Reads::Upload { bytes, within } => {
+                    assert!(bytes > MAX_BODY_BYTES && !within.is_zero());
+                    let known = bounds.callers == Callers::Authenticated;
+                    assert!(known, "{method} {path} keeps a file of whoever sends one");
                 }
                 Reads::Messages { bytes, idle } => assert!(bytes > 0 && !idle.is_empty()),
             }

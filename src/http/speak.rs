@@ -4,7 +4,7 @@ use actix_web::body::{BodyStream, SizedStream};
 use actix_web::http::header::{self, HeaderName};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -63,7 +63,7 @@ pub async fn speak(
         text_type,
         tts_config,
     }) = body;
-    let text = check_text(text)?;
+    let text = check_text("text", text)?;
     let document = match text_type.unwrap_or_default() {
         TextType::Plain => None,
         TextType::Ssml => Some(
@@ -119,11 +119,11 @@ fn pieces(mut sound: Bytes) -> impl Iterator<Item = Bytes> {
     })
 }
 
-fn check_text(text: Option<String>) -> Result<String, ApiError> {
+pub(super) fn check_text(field: &str, text: Option<String>) -> Result<String, ApiError> {
     let refused = |problem: String| {
         Err(ApiError::new(
             Code::InvalidRequest,
-            format!("text: {problem}"),
+            format!("{field}: {problem}"),
         ))
     };
     match text {
@@ -138,7 +138,7 @@ fn check_text(text: Option<String>) -> Result<String, ApiError> {
 }
 
 /// The content of a response.
-enum Sound {
+pub(super) enum Sound {
     /// All of the audio, with the guard that counts its memory.
     Whole(Vec<Bytes>, Speech),
     /// The first chunk, and the rest.
@@ -148,7 +148,7 @@ enum Sound {
 /// Synthesises with the provider and then with its fallbacks, until one succeeds: as long as nothing has been sent, a
 /// failure can be hidden. When streaming, the first chunk is awaited, so that an immediate failure gets the right
 /// status.
-async fn say(
+pub(super) async fn say(
     state: &AppState,
     config: &SpeechConfig,
     (text, document): (&str, Option<&Ssml>),
@@ -195,7 +195,16 @@ fn stream_as_it_comes(
     speech: Speech,
     work: TaskTrackerToken,
 ) -> HttpResponse {
-    let rest = stream::unfold(
+    response.body(BodyStream::new(as_it_comes(first, speech, work)))
+}
+
+/// The sound in pieces that a connection takes one by one, until the first failure.
+pub(super) fn as_it_comes(
+    first: Option<Bytes>,
+    speech: Speech,
+    work: TaskTrackerToken,
+) -> impl Stream<Item = Result<Bytes, ApiError>> {
+    stream::unfold(
         (first, speech, work),
         |(first, mut speech, work)| async move {
             let mut next = match first {
@@ -209,8 +218,7 @@ fn stream_as_it_comes(
             let rest = (!next.is_empty()).then_some(next);
             Some((Ok(piece), (rest, speech, work)))
         },
-    );
-    response.body(BodyStream::new(rest))
+    )
 }
 
 /// `audio/pcm` for every format, as in the specification, unless the client accepts the registered type.

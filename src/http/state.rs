@@ -10,15 +10,17 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::error::{ApiError, Code};
 use super::former::AtFormer;
+use super::openai::OpenAi;
 use vivavoce_actors::registry::calls::CallRegistry;
 use vivavoce_actors::registry::hooks::HookRegistry;
 use vivavoce_actors::registry::rooms::RoomRegistry;
 use vivavoce_actors::registry::sessions::SessionRegistry;
 use vivavoce_actors::registry::voices::VoiceRegistry;
 use vivavoce_auth::Authenticator;
-use vivavoce_quotas::FairQueue;
+use vivavoce_quotas::{FairQueue, Quota};
 use vivavoce_recordings::Recordings;
 use vivavoce_rooms::RoomServer;
+use vivavoce_seams::ProviderTable;
 use vivavoce_synthesis::Synthesizer;
 use vivavoce_telephony::trunks::Trunks;
 
@@ -28,6 +30,12 @@ pub struct AppState {
     pub auth: Option<Authenticator>,
     /// The synthesiser.
     pub synthesizer: Arc<Synthesizer>,
+    /// The providers, for what is transcribed in one request.
+    pub providers: Arc<ProviderTable>,
+    /// Counts recognisers.
+    pub recognisers: Quota,
+    /// What OpenAI's interface needs beside the rest.
+    pub openai: OpenAi,
     /// The registry of voices.
     pub voices: Addr<VoiceRegistry>,
     /// The registry of sessions.

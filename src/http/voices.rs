@@ -22,7 +22,14 @@ pub async fn list(
     state: web::Data<AppState>,
     query: web::Query<Query>,
 ) -> Result<web::Json<BTreeMap<&'static str, VoiceList>>, ApiError> {
-    let provider = query.into_inner().provider;
+    lists(&state, query.into_inner()).await.map(web::Json)
+}
+
+/// The lists by provider slug.
+pub(super) async fn lists(
+    state: &AppState,
+    Query { provider }: Query,
+) -> Result<BTreeMap<&'static str, VoiceList>, ApiError> {
     let answer = state
         .voices
         .send(ListVoices {
@@ -38,8 +45,8 @@ pub async fn list(
         })?
         .map_err(|error| ApiError::new(Code::ProviderError, error.to_string()))?;
     match (lists, provider) {
-        (Some(lists), _) => Ok(web::Json(lists)),
-        (None, None) => Ok(web::Json(BTreeMap::new())),
+        (Some(lists), _) => Ok(lists),
+        (None, None) => Ok(BTreeMap::new()),
         (None, Some(slug)) => Err(ApiError::new(
             Code::UnsupportedProvider,
             format!(

@@ -32,4 +32,5 @@ vendors! {
     google,
     azure,
     cartesia,
+    openai,
 }

@@ -32,6 +32,7 @@ fn contradictions(settings: &Settings) -> Vec<String> {
     problems.extend(AgentRoutes::new(settings).err().unwrap_or_default());
     problems.extend(webhooks::problems(settings));
     problems.extend(hooks::problems(settings));
+    problems.extend(crate::http::openai::problems(settings));
     problems.extend(providers::s3::problems(&settings.recording));
     problems.extend(providers::livekit::problems(&settings.rtc, &settings.sip));
     problems

@@ -31,6 +31,7 @@ mod endurance;
 mod faults;
 mod google;
 mod heard;
+mod openai;
 mod rows;
 mod secrets;
 mod secured;
@@ -282,13 +283,13 @@ impl Backed {
         )];
         for vendor in Vendor::ALL {
             let name = vendor.slug().to_uppercase();
-            let url = if vendor == Vendor::Google {
-                &grpc
-            } else {
-                &sockets
+            let url = match vendor {
+                Vendor::Google => grpc.clone(),
+                Vendor::OpenAi => format!("{sockets}/v1"),
+                _ => sockets.clone(),
             };
             environment.push((format!("{name}_STT_URL"), url.clone()));
-            environment.push((format!("{name}_TTS_URL"), url.clone()));
+            environment.push((format!("{name}_TTS_URL"), url));
             let name = match vendor {
                 Vendor::Google => continue,
                 Vendor::Azure => "AZURE_SPEECH_SUBSCRIPTION_KEY".to_owned(),

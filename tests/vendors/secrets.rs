@@ -109,7 +109,7 @@ async fn asked(server: &Server) -> String {
         let answer = client().get(format!("{}{path}", server.url)).send().await;
         told += &answer.unwrap().text().await.unwrap();
     }
-    for vendor in Vendor::ALL {
+    for vendor in Vendor::STREAMING {
         let url = format!("{}/voices?provider={}", server.url, vendor.slug());
         told += &client()
             .get(url)
@@ -151,11 +151,11 @@ async fn nothing_is_told(good: bool) {
     );
     let mut text = String::new();
     for whose in [Whose::Servers, Whose::Callers] {
-        let all = Vendor::ALL.map(|vendor| told(&backed, vendor, whose, good));
+        let all = Vendor::STREAMING.map(|vendor| told(&backed, vendor, whose, good));
         text += &join_all(all).await.concat();
     }
     text += &asked(&backed.server).await;
-    for vendor in Vendor::ALL {
+    for vendor in Vendor::STREAMING {
         for direction in ["stt", "tts"] {
             let mut records = backed.emulators.emulation.log.all();
             // Whom Google gives no token does not come as far as that.
@@ -196,7 +196,7 @@ async fn no_debug_text_of_what_carries_a_credential_shows_it() {
     speech.credential = Some(credential.clone());
     let mut text = format!("{own:?} {credential:?} {listen:?} {speech:?}");
     let mut flags = Vec::new();
-    for vendor in Vendor::ALL {
+    for vendor in Vendor::STREAMING {
         let auth = json!({"api_key": SECRET, "region": "eastus", "credentials": SECRET});
         let message = config(json!({
             "stt_config": {"provider": vendor.slug(), "auth": auth},
@@ -213,7 +213,7 @@ async fn no_debug_text_of_what_carries_a_credential_shows_it() {
     }
     let loaded = Config::load(&flags, None).unwrap();
     let table = vivavoce::server::providers(&loaded.settings).unwrap();
-    for vendor in Vendor::ALL.map(Vendor::slug) {
+    for vendor in Vendor::STREAMING.map(Vendor::slug) {
         let known =
             table.speech_to_text(vendor).is_some() && table.text_to_speech(vendor).is_some();
         assert!(known, "{vendor} has no credential");

@@ -255,13 +255,13 @@ async fn a_vendor_that_falls_silent_costs_no_word() {
         (random >> 33) % most
     };
     let long = std::env::var_os("VIVAVOCE_LONG").is_some();
-    let vendors = Vendor::ALL.len();
+    let vendors = Vendor::STREAMING.len();
     let mut trials = Vec::new();
     for silence in Silence::ALL {
         let chosen = next(vendors as u64) as usize;
-        for (index, from) in Vendor::ALL.into_iter().enumerate() {
+        for (index, from) in Vendor::STREAMING.into_iter().enumerate() {
             let other = index + 1 + next(vendors as u64 - 1) as usize;
-            let to = Vendor::ALL[other % vendors];
+            let to = Vendor::STREAMING[other % vendors];
             // ElevenLabs hears two seconds before it says anything.
             let ms = match silence {
                 RecogniserOnce | Recogniser => 2_600 + next(1_000),

@@ -28,7 +28,7 @@ async fn changing(
     first: usize,
     vad: bool,
 ) -> (String, [Vec<u16>; 2], [Vec<u16>; 2]) {
-    let vendors = || Vendor::ALL.into_iter().cycle().skip(first);
+    let vendors = || Vendor::STREAMING.into_iter().cycle().skip(first);
     let slug = vendors().next().unwrap().slug();
     let begin = json!({
         "stt_config": {"provider": slug},
@@ -93,7 +93,8 @@ async fn changing(
 #[tokio::test(flavor = "multi_thread")]
 async fn updates_in_a_stream_of_words_lose_double_and_swap_none() {
     let backed = Backed::by(scripted(&[]).await);
-    let sessions = (0..Vendor::ALL.len()).map(|first| changing(&backed, first, first % 2 == 0));
+    let sessions =
+        (0..Vendor::STREAMING.len()).map(|first| changing(&backed, first, first % 2 == 0));
     for (name, [sent, heard], [written, said]) in join_all(sessions).await {
         assert_eq!(heard, sent, "heard: {name}");
         assert_eq!(said, written, "said: {name}");

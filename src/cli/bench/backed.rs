@@ -77,7 +77,7 @@ fn arguments(config: &ConfigArgs, emulators: &Emulators) -> Vec<String> {
     ]
     .map(str::to_owned)
     .into();
-    for vendor in Vendor::ALL {
+    for vendor in Vendor::STREAMING {
         let slug = vendor.slug();
         let (address, key) = match vendor {
             Vendor::Google => (emulators.grpc, google_key(&emulators.google_account())),

@@ -503,7 +503,7 @@ impl Document {
             table += &format!(" {title} |");
         }
         table += "\n|---|---:|---:|---:|---:|\n";
-        for vendor in Vendor::ALL {
+        for vendor in Vendor::STREAMING {
             for (word, of_vendor) in [("from", true), ("to", false)] {
                 let slug = vendor.slug();
                 let cells = Trial::ALL.map(|trial| {

@@ -132,13 +132,13 @@ async fn page(address: &str, path: &str) -> io::Result<String> {
 
 /// A vendor by its slug.
 fn vendor(slug: &str) -> Result<Vendor, String> {
-    let known = Vendor::ALL.map(Vendor::slug).join(", ");
+    let known = Vendor::STREAMING.map(Vendor::slug).join(", ");
     slug.parse().map_err(|_| format!("must be one of {known}"))
 }
 
 /// The vendors that were named, each once; all of them where none was.
 fn chosen(named: &[Vendor]) -> Vec<Vendor> {
-    let all = Vendor::ALL.into_iter();
+    let all = Vendor::STREAMING.into_iter();
     all.filter(|vendor| named.is_empty() || named.contains(vendor))
         .collect()
 }

@@ -147,7 +147,9 @@ const fn door(vendor: Vendor) -> (&'static str, &'static str, &'static str) {
             "ocp-apim-subscription-key",
             "key",
         ),
-        Vendor::Cartesia | Vendor::Google => ("/tts/websocket", "authorization", "Bearer key"),
+        Vendor::Cartesia | Vendor::Google | Vendor::OpenAi => {
+            ("/tts/websocket", "authorization", "Bearer key")
+        }
     }
 }
 
@@ -211,7 +213,7 @@ fn utterance(vendor: Vendor, number: u32, text: &str) -> Vec<Message> {
                 azure("text.end", "text/plain", ""),
             ]
         }
-        Vendor::Cartesia | Vendor::Google => vec![json(json!({
+        Vendor::Cartesia | Vendor::Google | Vendor::OpenAi => vec![json(json!({
             "model_id": "sonic-3.5", "transcript": text, "continue": false, "context_id": id,
             "voice": {"mode": "id", "id": "6ccbfb76-1fc6-48f7-b71d-91ac6298247b"},
             "output_format": {"container": "raw", "encoding": "pcm_s16le", "sample_rate": RATE_HZ},
@@ -244,7 +246,7 @@ fn is_end(vendor: Vendor, message: &Message) -> bool {
         Vendor::Deepgram => "\"Flushed\"",
         Vendor::ElevenLabs => "\"isFinal\":true",
         Vendor::Azure => "Path:turn.end",
-        Vendor::Cartesia | Vendor::Google => "\"type\":\"done\"",
+        Vendor::Cartesia | Vendor::Google | Vendor::OpenAi => "\"type\":\"done\"",
     })
 }
 

@@ -637,13 +637,14 @@ impl From<Operation> for path::Operation {
 }
 
 /// The answers that belong to no operation.
-pub(super) fn elsewhere() -> [(&'static str, Response); 2] {
+pub(super) fn elsewhere() -> [(&'static str, Response); 3] {
     let allow = header(string(), "The methods that the path has.");
     let mut method = refusal(405, &[Code::MethodNotAllowed]);
     method.headers.insert("Allow".to_owned(), allow.into());
     [
         ("MethodNotAllowed", method),
         ("NotFound", refusal(404, &[Code::NotFound])),
+        ("ModelNotFound", refusal(404, &[Code::ModelNotFound])),
     ]
 }
 

@@ -75,6 +75,8 @@ pub fn of_hearing(vendor: Vendor, field: &str) -> Option<Vec<Wish>> {
         (_, Vendor::Google) => google_hears(field),
         (_, Vendor::Azure) => azure_hears(field),
         (_, Vendor::Cartesia) => cartesia_hears(field),
+        // It hears no tone-words: `openai.rs` looks at what it is asked for.
+        (_, Vendor::OpenAi) => None,
     }
 }
 
@@ -243,6 +245,7 @@ pub fn of_speech(vendor: Vendor, field: &str) -> Option<Vec<Wish>> {
         (_, Vendor::Google) => google_says(field),
         (_, Vendor::Azure) => azure_says(field),
         (_, Vendor::Cartesia) => cartesia_says(field),
+        (_, Vendor::OpenAi) => None,
     }
 }
 

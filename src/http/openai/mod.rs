@@ -1,0 +1,70 @@
+//! OpenAI's audio API, for programs that are written for it: `/v1/audio/speech`, `/v1/audio/transcriptions`,
+//! `/v1/audio/voices` and `/v1/models`. Another base URL and one of our tokens as the key are all that changes.
+//! `docs/openai.md` says what becomes of each field, generated from [`fields`].
+//!
+//! Names of models are `provider/model[:voice]`, or OpenAI's own, which mean the local engines unless `openai.models_json`
+//! says otherwise ([`models`]). Errors have OpenAI's shape ([`shape_errors`]); everything else (who may ask, limits, the work
+//! itself) is what `/speak` and sessions use.
+
+mod errors;
+pub mod fields;
+mod models;
+mod speech;
+mod subtitles;
+mod transcriptions;
+mod upload;
+mod voices;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use actix_web::http::Method;
+
+use super::auth::protected;
+use super::entries::{Endpoint, at};
+pub use errors::shape_errors;
+pub use fields::page;
+use models::Models;
+pub use models::problems;
+use vivavoce_config::Settings;
+use vivavoce_quotas::{FairQueue, Share};
+
+/// What the handlers need beside the rest of the server's state.
+pub struct OpenAi {
+    models: Models,
+    /// Where files are kept while they are transcribed.
+    folder: PathBuf,
+    /// Files that are received and transcribed at once.
+    transcriptions: FairQueue,
+}
+
+impl OpenAi {
+    /// From valid settings.
+    pub fn new(settings: &Settings) -> Self {
+        let named = settings.openai.models_json.as_ref();
+        Self {
+            models: Models::new(named).unwrap_or_default(),
+            folder: settings.storage.data_dir.clone(),
+            transcriptions: FairQueue::new(settings.limits.transcriptions, Share::of(settings)),
+        }
+    }
+}
+
+/// How long a form with a file may take to arrive.
+const UPLOAD: Duration = Duration::from_mins(10);
+
+/// The paths, which OpenAI documents.
+pub fn endpoints() -> Vec<Endpoint> {
+    let form = |handling: super::entries::Handling| {
+        handling.with_upload(upload::FORM_BYTES, UPLOAD, "limits.transcriptions")
+    };
+    vec![
+        at("/v1/models").get(protected(models::list)),
+        at("/v1/models/{model:.*}").get(protected(models::show)),
+        at("/v1/audio/voices").get(protected(voices::list)),
+        at("/v1/audio/speech").on(Method::POST, protected(speech::speak).with_body()),
+        at("/v1/audio/transcriptions")
+            .on(Method::POST, form(protected(transcriptions::transcribe))),
+        at("/v1/audio/translations").on(Method::POST, form(protected(transcriptions::translate))),
+    ]
+}
