@@ -125,10 +125,15 @@ async fn all_that_it_does_goes_on() {
     ));
     visitors.some_more().await;
     let server = &exchange.server;
-    let talk = (0..times(4, 200) as u64).map(|seed| said_in_pieces(server, [server; BREAKS], seed));
+    let count = times(4, 200) as u32;
+    // Some have begun to say something before the server is replaced, some begin after it.
+    let window = Duration::from_millis(times(400, 8_000) as u64);
+    let talk = (0..count).map(async |number| {
+        tokio::time::sleep(window * number / count).await;
+        said_in_pieces(server, [server; BREAKS], number.into()).await
+    });
     let replacing = async {
-        // In the middle of what is said.
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        tokio::time::sleep(window * 5 / 8 + Duration::from_millis(250)).await;
         tokio::task::block_in_place(|| exchange.replaced())
     };
     let (pieces, next) = tokio::join!(join_all(talk), replacing);

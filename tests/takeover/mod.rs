@@ -48,6 +48,8 @@ impl Visitors {
                     let answer = client().get(&url).send().await.unwrap();
                     assert_eq!(answer.status(), 200, "{url}");
                     answered.fetch_add(1, SeqCst);
+                    // The processor is for others, too.
+                    tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             })
         };

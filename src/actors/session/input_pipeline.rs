@@ -128,7 +128,7 @@ const BETWEEN_WORDS: Duration = Duration::from_millis(60);
 /// What is kept from before a turn: the model has learned with it.
 const BEFORE_TURN: Duration = Duration::from_millis(500);
 /// What is kept of speech without such a model: as long as anything that is no turn of its own, and enough to know a voice by.
-const STRETCH: Duration = Duration::from_secs(2);
+const STRETCH: Duration = Duration::from_secs(1);
 /// Silence after which the sound of a turn is not needed any more.
 const AFTER_TURN: Duration = Duration::from_secs(6);
 
@@ -152,7 +152,8 @@ impl InputPipeline {
                 enabled: false,
                 ..*vad
             },
-            hears_turns: false,
+            // Until the config is in force nobody knows that there is none.
+            hears_turns: true,
             rate_watch: RateWatch::of(listen.format),
             buffer: ReplayBuffer::new(accepted, start),
             handover: None,
@@ -690,18 +691,16 @@ impl RecentSound {
         } else {
             self.quiet + samples.len()
         };
-        self.samples.extend(samples);
-        let needed = if self.quiet >= TURN_RATE.frames_in(AFTER_TURN) {
-            BEFORE_TURN
-        } else {
-            keep
-        };
-        let excess = self
-            .samples
-            .len()
-            .saturating_sub(TURN_RATE.frames_in(needed));
+        let nobody_speaks = self.quiet >= TURN_RATE.frames_in(AFTER_TURN);
+        let needed = TURN_RATE.frames_in(if nobody_speaks { BEFORE_TURN } else { keep });
+        let samples = samples
+            .get(samples.len().saturating_sub(needed)..)
+            .unwrap_or_default();
+        // Room is made first: otherwise it would grow to twice of what is needed.
+        let excess = (self.samples.len() + samples.len()).saturating_sub(needed);
         self.samples.drain(..excess);
-        if needed == BEFORE_TURN && self.samples.capacity() > 4 * self.samples.len() {
+        self.samples.extend(samples);
+        if nobody_speaks && self.samples.capacity() > 4 * self.samples.len() {
             self.samples.shrink_to_fit();
         }
     }

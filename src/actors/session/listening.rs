@@ -151,6 +151,7 @@ impl Listening {
             keyterms: listen.keyterms,
             languages: listen.languages,
             diarize: listen.diarize,
+            translate: false,
             // It was checked with the config.
             credential: credential.unwrap_or_default(),
         };
