@@ -149,6 +149,7 @@ impl Connections {
             address,
             counted_as: RefCell::new(counted_as),
             head_awaited: Cell::new(Some(Instant::now())),
+            to_disk: Cell::new(false),
             read_by: Cell::new(None),
             is_socket: Cell::new(false),
             sent: Cell::new(0),
@@ -201,6 +202,8 @@ pub struct ConnectionState {
     is_socket: Cell<bool>,
     /// Bytes received since the last response.
     sent: Cell<usize>,
+    /// What is received goes to disk, where other limits hold.
+    to_disk: Cell<bool>,
     /// Unanswered requests.
     heads: PipelinedRequests,
     /// Its turn to be read from, while it is unauthenticated.
@@ -270,7 +273,7 @@ impl ConnectionState {
 
     /// Counts what an unauthenticated client sends, in steps, so that most requests cost nothing.
     fn received(&self, bytes: usize) {
-        let Some(ticket) = self.ticket() else {
+        let Some(ticket) = self.ticket().filter(|_| !self.to_disk.get()) else {
             return;
         };
         let before = self.sent.get();
@@ -468,11 +471,21 @@ impl AwaitedClient {
         }
         Self(state)
     }
+
+    /// The same for a request whose body goes to disk as it arrives: its bytes are not memory.
+    pub fn of_upload(request: &HttpRequest) -> Self {
+        let awaited = Self::of(request);
+        if let Some(state) = &awaited.0 {
+            state.to_disk.set(true);
+        }
+        awaited
+    }
 }
 
 impl Drop for AwaitedClient {
     fn drop(&mut self) {
         if let Some(state) = &self.0 {
+            state.to_disk.set(false);
             state.enter(Phase::Serving, false);
         }
     }

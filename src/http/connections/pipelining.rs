@@ -3,7 +3,7 @@
 //! until no more data is available, even the body of a refused request; so it is given a limited amount and must
 //! process that before it is given more.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -21,30 +21,22 @@ pub const MAX_PIPELINED: usize = 16;
 /// Bytes read before yielding.
 const MAX_READ_AT_ONCE: usize = 16 << 10;
 
-/// Counts heads by the empty lines that end them. A body may contain empty lines, too, so the count is reset whenever
-/// everything has been answered.
+/// The longest line of a head that is read; all that matter here are shorter.
+const LINE: usize = 48;
+
+/// Counts heads by the empty lines that end them, and passes over bodies, whose bytes may be anything. Where it is not
+/// sure how long a body is, it counts the lines of that as well: what is cut then is what actix refuses, too.
 #[derive(Debug, Default)]
 pub(super) struct PipelinedRequests {
     ended: Cell<usize>,
-    after_line: Cell<bool>,
+    reader: RefCell<HeadReader>,
 }
 
 impl PipelinedRequests {
     /// Counts what has arrived; returns whether it is too much.
     fn come(&self, bytes: &[u8]) -> bool {
-        let (mut ended, mut after_line) = (self.ended.get(), self.after_line.get());
-        let is_empty = |line: &[u8]| line.iter().all(|byte| *byte == b'\r');
-        // Of a body there may be much, most of it without the end of a line.
-        let mut rest = bytes;
-        while let Some(at) = memchr::memchr(b'\n', rest) {
-            let (line, behind) = rest.split_at(at);
-            ended += usize::from(after_line && is_empty(line));
-            after_line = true;
-            rest = behind.get(1..).unwrap_or_default();
-        }
-        after_line = after_line && is_empty(rest);
+        let ended = self.ended.get() + self.reader.borrow_mut().read(bytes);
         self.ended.set(ended);
-        self.after_line.set(after_line);
         ended > MAX_PIPELINED
     }
 
@@ -56,6 +48,126 @@ impl PipelinedRequests {
     /// Everything has been answered.
     fn settled(&self) {
         self.ended.set(0);
+    }
+}
+
+/// Finds where heads end and bodies are (RFC 9112, sections 6 and 7.1).
+#[derive(Debug, Default)]
+struct HeadReader {
+    /// The line that is being read, as far as it fits.
+    line: Vec<u8>,
+    /// Whether the line is longer than that.
+    longer: bool,
+    /// Whether there was a line before it, which an empty one then ends.
+    after_line: bool,
+    body: Body,
+    /// What is to be passed over.
+    left: u64,
+}
+
+/// How the body is delimited, of the head that is being read.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Body {
+    #[default]
+    None,
+    Length(u64),
+    /// Its chunks follow the head.
+    Chunked,
+    /// Now the length of a chunk is read.
+    Chunk,
+    /// Both, or a length that is none.
+    Unclear,
+}
+
+impl HeadReader {
+    /// Returns how many heads have ended.
+    fn read(&mut self, bytes: &[u8]) -> usize {
+        let (mut rest, mut ended) = (bytes, 0);
+        loop {
+            let passed = usize::try_from(self.left).unwrap_or(usize::MAX);
+            let passed = passed.min(rest.len());
+            self.left -= passed as u64;
+            rest = rest.get(passed..).unwrap_or_default();
+            let Some(at) = memchr::memchr(b'\n', rest) else {
+                self.add(rest);
+                return ended;
+            };
+            let (line, behind) = rest.split_at(at);
+            self.add(line);
+            ended += usize::from(self.line_ends());
+            self.line.clear();
+            self.longer = false;
+            rest = behind.get(1..).unwrap_or_default();
+        }
+    }
+
+    fn add(&mut self, part: &[u8]) {
+        let room = LINE - self.line.len();
+        let (fits, beyond) = part.split_at(part.len().min(room));
+        self.longer |= !beyond.is_empty();
+        self.line.extend_from_slice(fits);
+    }
+
+    /// Whether this line ends a head.
+    fn line_ends(&mut self) -> bool {
+        if self.body == Body::Chunk {
+            self.chunk_begins();
+            return false;
+        }
+        if !self.longer && self.line.iter().all(|byte| *byte == b'\r') {
+            let ends = std::mem::replace(&mut self.after_line, true);
+            if ends {
+                (self.body, self.left) = match self.body {
+                    Body::Length(length) => (Body::None, length),
+                    Body::Chunked => (Body::Chunk, 0),
+                    _ => (Body::None, 0),
+                };
+            }
+            return ends;
+        }
+        self.after_line = true;
+        let Some(colon) = memchr::memchr(b':', &self.line) else {
+            return false;
+        };
+        let (name, value) = self.line.split_at(colon);
+        let value = value.get(1..).unwrap_or_default().trim_ascii();
+        let says = if name.eq_ignore_ascii_case(b"content-length") {
+            self.length(value).map(Body::Length)
+        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            let is_chunked = value.eq_ignore_ascii_case(b"chunked") && !self.longer;
+            is_chunked.then_some(Body::Chunked)
+        } else {
+            return false;
+        };
+        self.body = match (self.body, says) {
+            (Body::None, Some(says)) => says,
+            _ => Body::Unclear,
+        };
+        false
+    }
+
+    fn length(&self, value: &[u8]) -> Option<u64> {
+        let is_number = !self.longer && value.iter().all(u8::is_ascii_digit);
+        let text = std::str::from_utf8(value).ok().filter(|_| is_number)?;
+        text.parse().ok()
+    }
+
+    /// Reads the length of a chunk, behind which there is the end of a line.
+    fn chunk_begins(&mut self) {
+        let line = self.line.trim_ascii_end();
+        let digits = line.split(|byte| *byte == b';').next().unwrap_or_default();
+        let length = std::str::from_utf8(digits)
+            .ok()
+            .and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        match length {
+            Some(length) if (1..u64::MAX - 2).contains(&length) => self.left = length + 2,
+            // The empty line that follows the last chunk is no head's.
+            Some(0) => {
+                self.body = Body::None;
+                self.after_line = false;
+            }
+            _ => self.body = Body::None,
+        }
     }
 }
 
@@ -217,8 +329,63 @@ mod tests {
         assert!(heads.come(b"GET / HTTP/1.1\n\n"));
         heads.settled();
         assert!(!heads.come(request));
-        // The lines of a body that is not longer than one head.
-        assert!(!heads.come(b"{\n  \"text\": \"x\"\n}"));
         assert_eq!(heads.ended.get(), 1);
+    }
+
+    /// How many heads are counted, however what is sent is cut in two.
+    fn counted(sent: &[u8]) -> usize {
+        let counts = (0..=sent.len()).map(|cut| {
+            let heads = PipelinedRequests::default();
+            let (first, rest) = sent.split_at(cut);
+            heads.come(first);
+            heads.come(rest);
+            heads.ended.get()
+        });
+        let counts: Vec<_> = counts.collect();
+        assert!(counts.iter().all(|count| *count == counts[0]), "{counts:?}");
+        counts[0]
+    }
+
+    #[test]
+    fn the_lines_of_a_body_are_no_heads() {
+        let next = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+        let of_length =
+            "POST / HTTP/1.1\r\nhost: a\r\nContent-Length:  8 \r\na: b\r\n\r\n\n\n\r\n\n\n\n\n";
+        let chunked = "POST / HTTP/1.1\r\ntransfer-encoding: Chunked\r\n\r\n\
+                       4;x=y\r\n\n\n\n\n\r\n0A\r\n\n\n\n\n\n\n\n\n\n\n\r\n0\r\n\r\n";
+        for body in [of_length, chunked] {
+            assert_eq!(counted(format!("{body}{next}{body}{next}").as_bytes()), 4);
+        }
+    }
+
+    #[test]
+    fn nothing_is_passed_over_that_might_be_a_head() {
+        let next = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+        let zeros = "0".repeat(LINE);
+        let unclear = [
+            "content-length: 99\r\ncontent-length: 99".to_owned(),
+            "content-length: 99\r\ntransfer-encoding: chunked".to_owned(),
+            "transfer-encoding: chunked\r\ncontent-length: 99".to_owned(),
+            "content-length: +99".to_owned(),
+            "content-length: 9 9".to_owned(),
+            "content-length:".to_owned(),
+            "content-length: 99999999999999999999".to_owned(),
+            format!("content-length: {zeros}99"),
+            "content-length : 99".to_owned(),
+            "x-content-length: 99".to_owned(),
+            "transfer-encoding: gzip, chunked".to_owned(),
+            "transfer-encoding: chunked\r\ntransfer-encoding: chunked".to_owned(),
+        ];
+        for lines in unclear {
+            let sent = format!("POST / HTTP/1.1\r\n{lines}\r\n\r\n{next}{next}");
+            assert_eq!(counted(sent.as_bytes()), 3, "{lines}");
+        }
+        // Chunks that are none.
+        for chunk in ["x", "-1", "ffffffffffffffff", "1ffffffffffffffff"] {
+            let sent = format!(
+                "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n{chunk}\r\n\r\n{next}{next}"
+            );
+            assert!(counted(sent.as_bytes()) >= 3, "{chunk}");
+        }
     }
 }
