@@ -57,6 +57,7 @@ fn request(model: &str) -> SttRequest {
         keyterms: Vec::new(),
         languages: Vec::new(),
         diarize: false,
+        translate: false,
         credential: None,
         format: AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_16000),
     }

@@ -64,6 +64,7 @@ fn request() -> SttRequest {
         keyterms: Vec::new(),
         languages: Vec::new(),
         diarize: false,
+        translate: false,
         credential: None,
         format: AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_16000),
     }

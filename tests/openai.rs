@@ -2,13 +2,17 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use vivavoce::audio::SampleRate;
 
 use crate::auth::{HOUSE, OF_A, tenants};
 use crate::harness::human_speech::words_right;
 use crate::harness::*;
-use crate::vendors::client as run;
+use crate::vendors::{Backed, client as run, scripted, tone_words};
 
 const TEXT: &str = "Hello there, how can I help you today?";
 
@@ -182,7 +186,7 @@ const PROBLEMS: &[(&str, &str, u16, &str, &str)] = &[
     ("larger", "APIStatusError", 413, "payload_too_large", "file"),
     ("too_large", "APIStatusError", 413, "payload_too_large", ""),
     ("diarized", "BadRequestError", 400, "invalid_request", "response_format"),
-    ("translation", "BadRequestError", 400, "invalid_request", ""),
+    ("translation", "BadRequestError", 400, "invalid_request", "model"),
     ("stranger", "AuthenticationError", 401, "invalid_api_key", ""),
     ("stranger_speaks", "AuthenticationError", 401, "invalid_api_key", ""),
     ("path", "NotFoundError", 404, "not_found", ""),
@@ -299,4 +303,156 @@ async fn names_of_the_settings_mean_what_they_say() {
     assert!(!wrong.status.success());
     let told = stderr(&wrong);
     assert!(told.contains("openai.models_json"), "{told}");
+}
+
+const BOUNDARY: &str = "--------------------------8a3f0c";
+
+/// A form with a file, and its type.
+fn form(fields: &[(&str, &str)], file: &[u8]) -> (String, Vec<u8>) {
+    let mut body = Vec::new();
+    for (name, text) in fields {
+        let part = format!(
+            "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{text}\r\n"
+        );
+        body.extend_from_slice(part.as_bytes());
+    }
+    let head = format!(
+        "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\
+         Content-Type: audio/wav\r\n\r\n"
+    );
+    body.extend_from_slice(head.as_bytes());
+    body.extend_from_slice(file);
+    body.extend_from_slice(format!("\r\n--{BOUNDARY}--\r\n").as_bytes());
+    (format!("multipart/form-data; boundary={BOUNDARY}"), body)
+}
+
+fn transcribe(server: &Server, fields: &[(&str, &str)], file: &[u8]) -> reqwest::RequestBuilder {
+    let (media_type, body) = form(fields, file);
+    let url = format!("{}/audio/transcriptions", base(server));
+    let request = client().post(url).header("content-type", media_type);
+    request.body(body)
+}
+
+/// Sound at 16 kHz in a file.
+fn wav(samples: &[i16]) -> Vec<u8> {
+    let bytes = (samples.len() * 2) as u32;
+    let mut file = Vec::new();
+    file.extend_from_slice(b"RIFF");
+    file.extend_from_slice(&(36 + bytes).to_le_bytes());
+    file.extend_from_slice(b"WAVEfmt \x10\0\0\0\x01\0\x01\0");
+    file.extend_from_slice(&16_000_u32.to_le_bytes());
+    file.extend_from_slice(&32_000_u32.to_le_bytes());
+    file.extend_from_slice(b"\x02\0\x10\0data");
+    file.extend_from_slice(&bytes.to_le_bytes());
+    file.extend(samples.iter().flat_map(|sample| sample.to_le_bytes()));
+    file
+}
+
+/// Each sample is the empty line that ends a request's head.
+#[tokio::test]
+async fn files_of_any_bytes_go_over_one_connection_one_after_the_other() {
+    let server = Server::start_with(&[("NULL_ENABLED", "true")]);
+    let address = server.url.strip_prefix("http://").unwrap();
+    let file = wav(&vec![i16::from_le_bytes(*b"\n\n"); 40_000]);
+    let (media_type, body) = form(&[("model", "null")], &file);
+    let head = format!(
+        "POST /v1/audio/transcriptions HTTP/1.1\r\nHost: {address}\r\nContent-Type: {media_type}\r\n\
+         Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut connection = BufReader::new(TcpStream::connect(address).await.unwrap());
+    for _ in 0..5 {
+        connection.write_all(head.as_bytes()).await.unwrap();
+        connection.write_all(&body).await.unwrap();
+        let (mut status, mut length, mut line) = (String::new(), 0, String::new());
+        loop {
+            line.clear();
+            assert_ne!(connection.read_line(&mut line).await.unwrap(), 0, "closed");
+            let lower = line.trim().to_ascii_lowercase();
+            if let Some(its) = lower.strip_prefix("content-length: ") {
+                length = its.parse().unwrap();
+            }
+            if status.is_empty() {
+                status.clone_from(&lower);
+            }
+            if lower.is_empty() {
+                break;
+            }
+        }
+        assert!(status.ends_with("200 ok"), "{status}");
+        let mut answer = vec![0; length];
+        connection.read_exact(&mut answer).await.unwrap();
+        let answer: Value = serde_json::from_slice(&answer).unwrap();
+        assert!(answer["text"].is_string(), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn who_leaves_gives_its_turn_back() {
+    let server = Server::start_with(&[("LIMITS_TRANSCRIPTIONS", "1")]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = std::fs::read(said(&server, folder.path()).await).unwrap();
+    // More than can be recognised while this test lasts.
+    let speech: Vec<i16> = file[44..]
+        .chunks_exact(2)
+        .map(|sample| i16::from_le_bytes([sample[0], sample[1]]))
+        .collect();
+    let many = wav(&speech.repeat(200));
+    let fields = [("model", "local/pocketsphinx"), ("stream", "true")];
+    let mut long = transcribe(&server, &fields, &many[..many.len().min(24 << 20)])
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(long.status(), 200);
+    let first = long.chunk().await.unwrap().unwrap();
+    assert!(first.starts_with(b"data: "), "{first:?}");
+    let short = transcribe(&server, &fields[..1], &file).send();
+    tokio::pin!(short);
+    let waited = tokio::time::timeout(Duration::from_secs(1), &mut short).await;
+    assert!(waited.is_err(), "two at a time");
+    drop(long);
+    let answered = tokio::time::timeout(Duration::from_secs(20), short).await;
+    let answer = answered.expect("the turn is free").unwrap();
+    assert_eq!(answer.status(), 200);
+}
+
+#[tokio::test]
+async fn a_vendor_that_fails_while_events_are_sent_is_an_event() {
+    let faults = ["openai:stt:status=503"];
+    let backed = Backed::by(scripted(&faults).await);
+    let folder = tempfile::tempdir().unwrap();
+    let file = std::fs::read(said(&backed.server, folder.path()).await).unwrap();
+    let fields = [("model", "openai/gpt-4o-transcribe"), ("stream", "true")];
+    let answer = transcribe(&backed.server, &fields, &file)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(answer.status(), 200);
+    let text = answer.text().await.unwrap();
+    let event = text.strip_prefix("event: error\ndata: ");
+    let event = event.unwrap_or_else(|| panic!("{text}"));
+    let event: Value = serde_json::from_str(event).unwrap();
+    assert_eq!(event["error"]["code"], "provider_error", "{event}");
+}
+
+#[tokio::test]
+async fn a_file_goes_to_the_vendor_that_the_model_names_and_back() {
+    let backed = Backed::by(scripted(&[]).await);
+    let speech = tone_words(1..6, SampleRate::HZ_16000);
+    for model in [
+        "deepgram/nova-3",
+        "google",
+        "azure",
+        "elevenlabs",
+        "cartesia",
+    ] {
+        let fields = [("model", model)];
+        let answer = transcribe(&backed.server, &fields, &wav(&speech))
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(answer.status(), 200, "{model}");
+        let answer: Value = answer.json().await.unwrap();
+        assert_eq!(answer["text"], "1 2 3 4 5", "{model}: {answer}");
+    }
 }

@@ -123,6 +123,7 @@ fn stt_request(model: &str) -> SttRequest {
         keyterms: Vec::new(),
         languages: Vec::new(),
         diarize: false,
+        translate: false,
         credential: None,
         format: FORMAT,
     }

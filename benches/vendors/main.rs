@@ -71,6 +71,7 @@ async fn up(table: &ProviderTable, vendor: &str, seconds: usize) {
         keyterms: Vec::new(),
         languages: Vec::new(),
         diarize: false,
+        translate: false,
         credential: None,
     };
     assert_eq!(request.format, FORMAT);

@@ -66,11 +66,12 @@ pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure>
             keyterms: Vec::new(),
             languages: Vec::new(),
             diarize: false,
+            translate: false,
             credential: None,
             format: ANY_FORMAT,
         };
         let mut report = Report::new(arguments.json, recorded.duration());
-        let begun = Transcription::begin(&*provider, request, recorded).await;
+        let begun = Transcription::begin(provider, request, recorded).await;
         let mut transcription = begun.map_err(Failure::work)?;
         while let Some(event) = transcription.next().await {
             let event = event.map_err(|error| {

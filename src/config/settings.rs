@@ -228,8 +228,17 @@ settings! {
         cartesia_stt_streams: Option<NonZeroU32> = "", "providers.cartesia.stt_streams", "CARTESIA_STT_STREAMS";
         /// Concurrent synthesis connections per credential at Cartesia; no limit if absent.
         cartesia_tts_streams: Option<NonZeroU32> = "", "providers.cartesia.tts_streams", "CARTESIA_TTS_STREAMS";
-        /// Credential for OpenAI. A server of one's own at `providers.openai.stt_url` or `.tts_url` may need none.
+        /// Credential for OpenAI, in both directions. A server of one's own at `providers.openai.stt_url` or `.tts_url` is given it
+        /// too, unless it has a key of its own, and may need none.
         openai_api_key: Option<Secret> = "", "providers.openai.api_key", "OPENAI_API_KEY";
+        /// Credential for recognition, in place of `providers.openai.api_key`.
+        openai_stt_api_key: Option<Secret> = "", "providers.openai.stt_api_key", "OPENAI_STT_API_KEY";
+        /// Credential for synthesis, in place of `providers.openai.api_key`.
+        openai_tts_api_key: Option<Secret> = "", "providers.openai.tts_api_key", "OPENAI_TTS_API_KEY";
+        /// Recognition model where a session names none.
+        openai_stt_model: String = "gpt-transcribe", "providers.openai.stt_model", "OPENAI_STT_MODEL";
+        /// Synthesis model where a session names none.
+        openai_tts_model: String = "gpt-4o-mini-tts", "providers.openai.tts_model", "OPENAI_TTS_MODEL";
         /// Base URL of OpenAI's recognition API, or of a server that speaks it, such as `http://127.0.0.1:8000/v1`; default: the
         /// vendor's.
         openai_stt_url: Option<VendorUrl> = "", "providers.openai.stt_url", "OPENAI_STT_URL";

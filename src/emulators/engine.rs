@@ -382,6 +382,7 @@ impl Local {
                 keyterms: Vec::new(),
                 languages: Vec::new(),
                 diarize: false,
+                translate: false,
                 credential: None,
             })
             .await?;

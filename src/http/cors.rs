@@ -8,7 +8,7 @@ use actix_web::http::header::{self, HeaderMap, HeaderValue};
 use actix_web::middleware::Next;
 use actix_web::{HttpResponse, web};
 
-use super::requests;
+use super::{openai, requests};
 pub use vivavoce_socket::Origins;
 
 /// What a page may send in addition to safelisted requests.
@@ -17,7 +17,7 @@ const HEADERS: HeaderValue =
     HeaderValue::from_static("accept, authorization, content-type, range, x-request-id");
 /// Response headers that a page may read.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
-    "accept-ranges, content-range, etag, retry-after, x-audio-format, x-cache, x-request-id, x-sample-rate",
+    "accept-ranges, content-range, etag, retry-after, x-audio-format, x-cache, x-ignored, x-lost-utterances, x-request-id, x-sample-rate",
 );
 /// How long a browser may cache a preflight response.
 const MAX_AGE_SECONDS: HeaderValue = HeaderValue::from_static("600");
@@ -42,7 +42,15 @@ pub async fn allow(
             .headers()
             .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
     match origin {
-        Some(origin) if preflight => Ok(request.into_response(preflight_answer(origin))),
+        Some(origin) if preflight => {
+            // OpenAI's client tells what it is and runs on, by headers of its own.
+            let asked = request
+                .headers()
+                .get(header::ACCESS_CONTROL_REQUEST_HEADERS);
+            let asked = asked.filter(|_| request.path().starts_with(openai::PREFIX));
+            let headers = asked.cloned().unwrap_or(HEADERS);
+            Ok(request.into_response(preflight_answer(origin, headers)))
+        }
         origin => {
             let answer = next.call(request).await;
             requests::with_headers(answer, |headers| {
@@ -56,11 +64,11 @@ pub async fn allow(
     }
 }
 
-fn preflight_answer(origin: HeaderValue) -> HttpResponse {
+fn preflight_answer(origin: HeaderValue, headers: HeaderValue) -> HttpResponse {
     HttpResponse::NoContent()
         .insert_header((header::ACCESS_CONTROL_ALLOW_ORIGIN, origin))
         .insert_header((header::ACCESS_CONTROL_ALLOW_METHODS, METHODS))
-        .insert_header((header::ACCESS_CONTROL_ALLOW_HEADERS, HEADERS))
+        .insert_header((header::ACCESS_CONTROL_ALLOW_HEADERS, headers))
         .insert_header((header::ACCESS_CONTROL_MAX_AGE, MAX_AGE_SECONDS))
         .insert_header((header::VARY, VARY_PREFLIGHT))
         .finish()

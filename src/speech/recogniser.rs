@@ -20,6 +20,9 @@ pub struct Hearing {
     pub languages: Vec<String>,
     /// Words and phrases that may be said.
     pub keyterms: Vec<String>,
+    /// What is said in another language is written in English, where the model can.
+    #[serde(default)]
+    pub translate: bool,
     /// The utterance is not complete: its text is wanted quickly, without the places of its words.
     pub partial: bool,
     /// What the text begins with for certain, as said by an earlier partial.

@@ -134,6 +134,7 @@ pub fn stt_request(rate: SampleRate) -> SttRequest {
         keyterms: Vec::new(),
         languages: Vec::new(),
         diarize: false,
+        translate: false,
         credential: None,
     }
 }

@@ -121,7 +121,7 @@ async fn what_is_written_is_said_line_by_line() {
     let ids: Vec<String> = voice
         .voices()
         .await
-        .unwrap_or_default()
+        .unwrap()
         .into_iter()
         .map(|voice| voice.id)
         .collect();
@@ -271,7 +271,7 @@ async fn client_of_voices(server: &Server) -> Vec<String> {
         .json()
         .await
         .unwrap();
-    let list = lists["openai"].as_array().cloned().unwrap_or_default();
+    let list = lists["openai"].as_array().unwrap();
     list.iter()
         .map(|voice| voice["id"].as_str().unwrap().to_owned())
         .collect()

@@ -220,6 +220,7 @@ impl Session {
             keyterms: Vec::new(),
             languages: Vec::new(),
             diarize: false,
+            translate: false,
             credential: None,
             format: AudioFormat::mono(Encoding::Linear16, RATE),
         };

@@ -20,6 +20,10 @@ pub(super) fn routes(service: &mut web::ServiceConfig) {
         .route(
             "/v1/audio/transcriptions",
             web::post().to(transcriptions::transcribe),
+        )
+        .route(
+            "/v1/audio/translations",
+            web::post().to(transcriptions::transcribe),
         );
 }
 

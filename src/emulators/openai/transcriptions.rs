@@ -1,15 +1,15 @@
-//! `POST /v1/audio/transcriptions`.
+//! `POST /v1/audio/transcriptions` and `/v1/audio/translations`, which only Whisper does. What is heard here is English.
 
 use std::time::Duration;
 
 use actix_multipart::Multipart;
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
+use futures_util::{FutureExt, StreamExt, stream};
 use serde_json::{Map, Value, json};
 
 use super::{Problem, admit, event, with_id};
-use crate::engine::{Heard, Listening};
+use crate::engine::{EngineError, Heard, Listening};
 use crate::visit::Visit;
 use crate::{Direction, Emulation};
 use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
@@ -25,6 +25,10 @@ const MODELS: [(&str, bool); 5] = [
 ];
 /// The largest file.
 const FILE_BYTES: usize = 25 << 20;
+/// What is heard at once.
+const PIECE: usize = 8 << 10;
+/// Fields of one form.
+const MOST_FIELDS: usize = 100;
 /// Fields that this emulator knows.
 const FIELDS: [&str; 12] = [
     "chunking_strategy",
@@ -58,13 +62,14 @@ pub(super) async fn transcribe(
         Ok(visit) => visit,
         Err(answer) => return *answer,
     };
-    match answer(&visit, form).await {
+    let translates = request.path().ends_with("translations");
+    match answer(&visit, form, translates).await {
         Ok(answer) => answer,
         Err(problem) => problem.response(&visit),
     }
 }
 
-async fn answer(visit: &Visit, form: Multipart) -> Result<HttpResponse, Problem> {
+async fn answer(visit: &Visit, form: Multipart, translates: bool) -> Result<HttpResponse, Problem> {
     let Form { file, fields } = read(form).await?;
     visit.received(file.len());
     visit.asked_by(&Value::Object(fields.clone()));
@@ -75,6 +80,9 @@ async fn answer(visit: &Visit, form: Multipart) -> Result<HttpResponse, Problem>
     let Some((_, is_whisper)) = MODELS.iter().find(|(known, _)| *known == model) else {
         return Err(Problem::no_model(model));
     };
+    if translates && !is_whisper {
+        return Err(Problem::no_model(model));
+    }
     let format = text("response_format").unwrap_or("json").to_owned();
     let known = if *is_whisper {
         ["json", "text", "srt", "verbose_json", "vtt"].contains(&format.as_str())
@@ -119,8 +127,13 @@ async fn read(mut form: Multipart) -> Result<Form, Problem> {
     let broken = |error: actix_multipart::MultipartError| Problem::of("body", error.to_string());
     let mut read = Form::default();
     let mut has_file = false;
+    let mut count = 0;
     while let Some(part) = form.next().await {
         let mut part = part.map_err(broken)?;
+        count += 1;
+        if count > MOST_FIELDS {
+            return Err(Problem::of("body", "The form has too many fields."));
+        }
         let name = part.name().unwrap_or_default().to_owned();
         let limit = if name == "file" { FILE_BYTES } else { 1 << 16 };
         let too_large = |_| Problem::of("file", "Maximum content size limit (26214400) exceeded");
@@ -167,16 +180,23 @@ async fn hear(visit: &Visit, file: &[u8]) -> Result<Vec<Transcript>, Problem> {
     };
     let failed = |error| Problem::failed(&error);
     let mut recogniser = visit.listen(listening).await.map_err(failed)?;
-    // As much at once as the engine takes without waiting for anybody to listen.
-    for piece in file.chunks(32 << 10) {
-        recogniser.push(piece).await.map_err(failed)?;
-    }
-    recogniser.finish().await;
     let mut heard = Vec::new();
-    while let Some(event) = recogniser.next().await {
+    let mut take = |event: Result<Heard, EngineError>| {
         if let Heard::Final(transcript) = event.map_err(failed)? {
             heard.push(transcript);
         }
+        Ok::<_, Problem>(())
+    };
+    for piece in file.chunks(PIECE) {
+        recogniser.push(piece).await.map_err(failed)?;
+        // What was heard so far does not wait until nothing more can be said.
+        while let Some(Some(event)) = recogniser.next().now_or_never() {
+            take(event)?;
+        }
+    }
+    recogniser.finish().await;
+    while let Some(event) = recogniser.next().await {
+        take(event)?;
     }
     Ok(heard)
 }

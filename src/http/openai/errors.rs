@@ -9,12 +9,10 @@ use actix_web::middleware::Next;
 use serde::Serialize;
 use serde_json::json;
 
+use super::PREFIX;
 use super::fields::{SPEECH, TRANSCRIPTIONS};
 use crate::error::{ApiError, Code};
 use actix_web::ResponseError;
-
-/// Below this everything is OpenAI's.
-const PREFIX: &str = "/v1/";
 
 /// The body of every error.
 #[derive(Debug, Serialize)]

@@ -39,28 +39,28 @@ const fn field(name: &'static str, becomes: Becomes, says: &'static str) -> Fiel
 pub const SPEECH: &[Field] = &[
     field("model", Becomes::Honoured, "`provider/model[:voice]`, a provider's slug, or a name of `GET /v1/models`"),
     field("input", Becomes::Honoured, "the text, at most 32 KiB (OpenAI: 4096 characters)"),
-    field("voice", Becomes::Honoured, "a voice of `GET /v1/audio/voices`, as a text or `{\"id\": …}`; OpenAI's own names (`alloy` …) mean the voice of the model's name, else the provider's default; may be left out"),
-    field("instructions", Becomes::Ignored, "no voice here takes them"),
+    field("voice", Becomes::Honoured, "a voice of `GET /v1/audio/voices`, as a text or `{\"id\": …}`; at providers other than `openai` OpenAI's own names (`alloy` …) mean the voice of the model's name, else the default, and are in `x-ignored`; may be left out"),
+    field("instructions", Becomes::Ignored, "they are passed on to no provider"),
     field("response_format", Becomes::Honoured, "`mp3` (the default), `opus` (in Ogg), `flac`, `wav` and `pcm`, all at 24 kHz and mono; `aac` is refused"),
     field("speed", Becomes::Honoured, "0.25 to 4; the pitch stays"),
     field("stream_format", Becomes::Honoured, "`audio` (the default), or `sse`: `speech.audio.delta` and `speech.audio.done`"),
 ];
 
-/// Of `POST /v1/audio/transcriptions`.
+/// Of `POST /v1/audio/transcriptions`; `/v1/audio/translations` takes the same.
 #[rustfmt::skip]
 pub const TRANSCRIPTIONS: &[Field] = &[
     field("file", Becomes::Honoured, "WAV, MP3, FLAC or Ogg/Opus, whatever it is called; at most 25 MiB and 4 hours"),
     field("model", Becomes::Honoured, "`provider/model`, a provider's slug, or a name of `GET /v1/models`"),
-    field("language", Becomes::Honoured, "`en`, or a longer tag such as `pt-BR`; without it the first of `languages[]`, else `en-US`, as in a session"),
+    field("language", Becomes::Honoured, "`en` (which means `en-US`), or a longer tag such as `pt-BR`; without it the first of `languages[]`, else it is found out by models that can (`local/whisper-base`, provider `openai`), and is `en-US` for others, as in a session"),
     field("languages[]", Becomes::Honoured, "further languages that may be spoken, at most 10; ignored where the recogniser takes none"),
-    field("keywords[]", Becomes::Honoured, "keyterms, at most 50; ignored where the recogniser takes none"),
-    field("prompt", Becomes::Honoured, "its parts between commas, semicolons and line ends are keyterms, too"),
+    field("keywords[]", Becomes::Honoured, "keyterms, at most 50 of 60 characters; ignored where the recogniser takes none"),
+    field("prompt", Becomes::Honoured, "its parts between commas, semicolons and line ends are keyterms, too; of prose, which is longer, nothing is taken"),
     field("response_format", Becomes::Honoured, "`json` (the default), `text`, `srt`, `verbose_json` and `vtt`; `diarized_json` is refused"),
-    field("timestamp_granularities[]", Becomes::Honoured, "`segment` (the default) and `word`, with `verbose_json`; a segment is an utterance"),
-    field("stream", Becomes::Honoured, "`transcript.text.delta` for each utterance, `transcript.text.done` at the end, whatever the format"),
+    field("timestamp_granularities[]", Becomes::Honoured, "`segment` (the default) and `word`, with `verbose_json`; a segment is an utterance; words are ignored where the recogniser tells no times"),
+    field("stream", Becomes::Honoured, "`transcript.text.delta` for each utterance, `transcript.text.done` at the end; another `response_format` than `json` is ignored then"),
     field("temperature", Becomes::Ignored, "0 is what is done; above it is ignored"),
     field("include[]", Becomes::Ignored, "there are no probabilities of tokens"),
-    field("chunking_strategy", Becomes::Unneeded, "long sound is divided in any case"),
+    field("chunking_strategy", Becomes::Unneeded, "long sound is divided in any case; the thresholds of `server_vad` are ignored"),
     field("known_speaker_names[]", Becomes::Refused, "speakers are told apart on `/ws` alone"),
     field("known_speaker_references[]", Becomes::Refused, "speakers are told apart on `/ws` alone"),
 ];

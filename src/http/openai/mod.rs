@@ -50,6 +50,9 @@ impl OpenAi {
     }
 }
 
+/// Below this everything is OpenAI's.
+pub const PREFIX: &str = "/v1/";
+
 /// How long a form with a file may take to arrive.
 const UPLOAD: Duration = Duration::from_mins(10);
 

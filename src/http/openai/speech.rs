@@ -22,13 +22,16 @@ use crate::state::AppState;
 use vivavoce_audio::Layout;
 use vivavoce_audio::flac::{FlacEncoder, FlacError};
 use vivavoce_audio::linear16;
-use vivavoce_synthesis::{SpeechConfig, TtsConfig};
+use vivavoce_synthesis::{SpeechConfig, SynthesisError, TtsConfig};
+
+/// The provider whose voices these are.
+pub(super) const OPENAI: &str = "openai";
 
 /// The fields that were ignored, by name.
 const IGNORED: HeaderName = HeaderName::from_static("x-ignored");
 
-/// OpenAI's own voices: whoever names one has to name something. They mean the voice of the model's name, or the provider's
-/// default.
+/// OpenAI's own voices: whoever names one has to name something. At other providers they mean the voice of the model's name,
+/// or the default.
 const OPENAIS: [&str; 13] = [
     "alloy", "ash", "ballad", "cedar", "coral", "echo", "fable", "marin", "nova", "onyx", "sage",
     "shimmer", "verse",
@@ -79,7 +82,8 @@ pub async fn speak(
 ) -> Result<HttpResponse, ApiError> {
     let work = state.begin_work()?;
     let model = models::wanted(&state, request.model.as_deref())?;
-    let voice = voice(request.voice.as_ref(), model.voice)?;
+    let has_openais = model.provider == OPENAI;
+    let (voice, ignores_voice) = voice(request.voice.as_ref(), model.voice, has_openais)?;
     let text = check_text("input", request.input)?;
     let (format, audio_format, media_type) = format(request.response_format.as_deref())?;
     let sending = sending(request.stream_format.as_deref())?;
@@ -93,7 +97,7 @@ pub async fn speak(
         // Long texts are read for longer than `/speak` waits by default.
         "request_timeout": 600,
     }))?;
-    state.synthesizer.check(&config)?;
+    state.synthesizer.check(&config).map_err(in_openais_words)?;
     let (_, sound) = say(&state, &config, (&text, None), &access, true).await?;
     let Sound::Coming(first, speech) = sound else {
         return Err(ApiError::new(
@@ -108,9 +112,16 @@ pub async fn speak(
         Box::pin(chunks)
     };
     let mut response = HttpResponse::Ok();
-    // A tone that is asked for in words is what no voice here takes.
+    let mut ignored = Vec::new();
+    // How to speak, in words, is passed on to no voice.
     if request.instructions.is_some_and(|text| !text.is_empty()) {
-        response.insert_header((IGNORED, "instructions"));
+        ignored.push("instructions");
+    }
+    if ignores_voice {
+        ignored.push("voice");
+    }
+    if !ignored.is_empty() {
+        response.insert_header((IGNORED, ignored.join(", ")));
     }
     Ok(match sending {
         Sending::Bytes => {
@@ -128,13 +139,34 @@ pub async fn speak(
 fn config(wire: &Value) -> Result<SpeechConfig, ApiError> {
     let config = TtsConfig::deserialize(wire);
     let config = config.map_err(|error| ApiError::new(Code::Internal, error.to_string()))?;
-    config.check().map_err(|field| invalid(field.to_string()))
+    config.check().map_err(|wrong| {
+        let field = match wrong.field {
+            "tts_config.speaking_rate" => "speed",
+            "tts_config.voice_id" => "voice",
+            _ => "model",
+        };
+        invalid(format!("{field}: {}", wrong.problem))
+    })
 }
 
-/// The voice that is asked for, else that of the model's name.
-fn voice(asked: Option<&Value>, of_model: Option<String>) -> Result<Option<String>, ApiError> {
+/// A provider that only hears is not found here, as one that only speaks is not elsewhere.
+fn in_openais_words(error: SynthesisError) -> ApiError {
+    match error {
+        SynthesisError::UnsupportedProvider { .. } => {
+            ApiError::new(Code::ModelNotFound, format!("model: {error}"))
+        }
+        error => error.into(),
+    }
+}
+
+/// The voice that is asked for, else that of the model's name; and whether the name that was given has no effect.
+fn voice(
+    asked: Option<&Value>,
+    of_model: Option<String>,
+    has_openais: bool,
+) -> Result<(Option<String>, bool), ApiError> {
     let name = match asked {
-        None | Some(Value::Null) => return Ok(of_model),
+        None | Some(Value::Null) => return Ok((of_model, false)),
         Some(Value::String(name)) => name,
         Some(Value::Object(voice)) => match voice.get("id") {
             Some(Value::String(id)) => id,
@@ -142,10 +174,11 @@ fn voice(asked: Option<&Value>, of_model: Option<String>) -> Result<Option<Strin
         },
         Some(_) => return Err(invalid("voice: must be a text, or an object with an id")),
     };
-    if name.is_empty() || OPENAIS.contains(&name.as_str()) {
-        return Ok(of_model);
+    let is_openais = OPENAIS.contains(&name.as_str()) && !has_openais;
+    if name.is_empty() || is_openais {
+        return Ok((of_model, is_openais));
     }
-    Ok(Some(name.clone()))
+    Ok((Some(name.clone()), false))
 }
 
 fn format(name: Option<&str>) -> Result<(&'static str, &'static str, &'static str), ApiError> {
@@ -268,19 +301,26 @@ mod tests {
     #[test]
     fn the_requests_voice_wins_and_openais_own_names_are_the_default() {
         let of_model = || Some("of the model".to_owned());
-        for (asked, wanted) in [
-            (json!("slt"), Some("slt")),
-            (json!({"id": "slt"}), Some("slt")),
-            (json!("alloy"), Some("of the model")),
-            (json!(""), Some("of the model")),
-            (Value::Null, Some("of the model")),
+        for (asked, wanted, ignored) in [
+            (json!("slt"), "slt", false),
+            (json!({"id": "slt"}), "slt", false),
+            (json!("alloy"), "of the model", true),
+            (json!(""), "of the model", false),
+            (Value::Null, "of the model", false),
         ] {
-            let voice = voice(Some(&asked), of_model()).unwrap();
-            assert_eq!(voice.as_deref(), wanted, "{asked}");
+            let (voice, is_ignored) = voice(Some(&asked), of_model(), false).unwrap();
+            assert_eq!(
+                (voice.as_deref(), is_ignored),
+                (Some(wanted), ignored),
+                "{asked}"
+            );
         }
-        assert_eq!(voice(Some(&json!("alloy")), None).unwrap(), None);
+        let alloy = json!("alloy");
+        assert_eq!(voice(Some(&alloy), None, false).unwrap(), (None, true));
+        let own = voice(Some(&alloy), of_model(), true).unwrap();
+        assert_eq!(own, (Some("alloy".to_owned()), false));
         for wrong in [json!(7), json!({"name": "slt"})] {
-            assert!(voice(Some(&wrong), None).is_err());
+            assert!(voice(Some(&wrong), None, false).is_err());
         }
     }
 

@@ -1,7 +1,9 @@
-//! `POST /v1/audio/transcriptions`: a file in, what was said in it out, at once or as it is recognised.
+//! `POST /v1/audio/transcriptions`: a file in, what was said in it out, at once or as it is recognised; and
+//! `POST /v1/audio/translations`: the same in English.
 
 use std::pin::Pin;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::body::BodyStream;
@@ -27,15 +29,47 @@ use vivavoce_transcription::{ANY_FORMAT, Recorded, Transcription, TranscriptionE
 
 /// The fields that were ignored, by name.
 const IGNORED: HeaderName = HeaderName::from_static("x-ignored");
-/// The language of a request that names none, as of a session.
+/// How many utterances could not be recognised, where others were.
+const LOST: HeaderName = HeaderName::from_static("x-lost-utterances");
+/// The language of a request that names none, as of a session, where it is not found out.
 const LANGUAGE: &str = "en-US";
+/// OpenAI's clients say a language alone, and recognisers want to know where it is spoken.
+const SPOKEN_IN: [(&str, &str); 27] = [
+    ("ar", "ar-EG"),
+    ("bg", "bg-BG"),
+    ("ca", "ca-ES"),
+    ("cs", "cs-CZ"),
+    ("da", "da-DK"),
+    ("de", "de-DE"),
+    ("el", "el-GR"),
+    ("en", "en-US"),
+    ("es", "es-ES"),
+    ("fi", "fi-FI"),
+    ("fr", "fr-FR"),
+    ("he", "he-IL"),
+    ("hi", "hi-IN"),
+    ("hu", "hu-HU"),
+    ("id", "id-ID"),
+    ("it", "it-IT"),
+    ("ja", "ja-JP"),
+    ("ko", "ko-KR"),
+    ("nl", "nl-NL"),
+    ("pl", "pl-PL"),
+    ("pt", "pt-BR"),
+    ("ro", "ro-RO"),
+    ("ru", "ru-RU"),
+    ("sv", "sv-SE"),
+    ("tr", "tr-TR"),
+    ("uk", "uk-UA"),
+    ("zh", "zh-CN"),
+];
 /// The longest sound of a file.
 const LONGEST: Duration = Duration::from_hours(4);
 /// How long a request waits for its turn.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Keywords and a prompt become so many keyterms at most, and each is this long at most.
+/// Keywords and the parts of a prompt become so many keyterms at most, and each is this long at most: what is longer is prose.
 const KEYTERMS: usize = 50;
-const KEYTERM_CHARACTERS: usize = 200;
+const KEYTERM_CHARACTERS: usize = 60;
 /// Languages beside the first.
 const LANGUAGES: usize = 10;
 
@@ -138,8 +172,11 @@ impl Asked {
                     }
                 }
                 "include" => asked.ignored.push("include"),
-                // Long sound is divided in any case.
-                name if name.starts_with("chunking_strategy") => {}
+                // Long sound is divided in any case, but not as is said here.
+                "chunking_strategy" => {}
+                name if name.starts_with("chunking_strategy[") => {
+                    asked.ignored.push("chunking_strategy");
+                }
                 "known_speaker_names" | "known_speaker_references" => {
                     return Err(invalid(format!("{name}: speakers are not told apart here")));
                 }
@@ -153,25 +190,45 @@ impl Asked {
             let problem = "timestamp_granularities: needs response_format verbose_json";
             return Err(invalid(problem));
         }
-        asked.ignored.dedup();
+        if asked.stream && asked.format != Format::Json {
+            asked.ignored.push("response_format");
+        }
+        if asked.has_prose() {
+            asked.ignored.push("prompt");
+        }
         Ok(asked)
+    }
+
+    fn terms(&self) -> impl Iterator<Item = &str> {
+        let parts = self.prompt.split([',', ';', '\n']);
+        let terms = self.keywords.iter().map(String::as_str).chain(parts);
+        terms.map(str::trim).filter(|term| !term.is_empty())
+    }
+
+    /// Whether there is more than can be listened for.
+    fn has_prose(&self) -> bool {
+        self.terms().count() > KEYTERMS || self.terms().any(|term| !is_short(term))
     }
 
     /// What may be heard: the keywords, and the parts of the prompt.
     fn keyterms(&self) -> Vec<String> {
-        let parts = self.prompt.split([',', ';', '\n']);
-        let terms = self.keywords.iter().map(String::as_str).chain(parts);
-        let cut = |term: &str| term.chars().take(KEYTERM_CHARACTERS).collect();
-        let terms = terms.map(str::trim).filter(|term| !term.is_empty());
-        terms.map(cut).take(KEYTERMS).collect()
+        let short = self.terms().filter(|term| is_short(term));
+        short.map(str::to_owned).take(KEYTERMS).collect()
     }
 
     /// The language that is expected, and others that may be spoken.
-    fn spoken(&self) -> (String, Vec<String>) {
+    fn spoken(&self, finds_language: bool) -> (String, Vec<String>) {
         let mut languages = self.language.iter().chain(&self.languages).cloned();
-        let expected = languages.next().unwrap_or_else(|| LANGUAGE.to_owned());
+        let expected = languages.next().unwrap_or_else(|| {
+            let unknown = if finds_language { "" } else { LANGUAGE };
+            unknown.to_owned()
+        });
         (expected, languages.collect())
     }
+}
+
+fn is_short(term: &str) -> bool {
+    term.chars().count() <= KEYTERM_CHARACTERS
 }
 
 /// ISO 639-1, or a longer tag of BCP 47.
@@ -179,9 +236,14 @@ fn language(field: &str, tag: String) -> Result<String, ApiError> {
     let is_tag = (2..=35).contains(&tag.len())
         && tag.starts_with(|c: char| c.is_ascii_alphabetic())
         && tag.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
-    is_tag
-        .then_some(tag)
-        .ok_or_else(|| invalid(format!("{field}: must be a tag such as en or pt-BR")))
+    if !is_tag {
+        return Err(invalid(format!(
+            "{field}: must be a tag such as en or pt-BR"
+        )));
+    }
+    let lower = tag.to_ascii_lowercase();
+    let known = SPOKEN_IN.iter().find(|(language, _)| *language == lower);
+    Ok(known.map_or(tag, |(_, usual)| (*usual).to_owned()))
 }
 
 /// Held as long as a transcription lasts.
@@ -195,8 +257,18 @@ struct Held {
 struct Running {
     transcription: Transcription,
     heard: Heard,
+    /// Why the first of the utterances that could not be recognised was lost, and how many they are.
+    lost: Option<(ApiError, usize)>,
     own_language: String,
+    task: &'static str,
     _held: Held,
+}
+
+/// An answer.
+struct Written {
+    media_type: &'static str,
+    text: String,
+    lost: usize,
 }
 
 /// What was heard so far.
@@ -207,10 +279,30 @@ struct Heard {
 
 /// Transcribes a file.
 pub async fn transcribe(
-    Entered(access): Entered,
+    entered: Entered,
     state: web::Data<AppState>,
     request: HttpRequest,
     payload: web::Payload,
+) -> Result<HttpResponse, ApiError> {
+    write(entered, &state, request, payload, false).await
+}
+
+/// Writes in English what is said in a file.
+pub async fn translate(
+    entered: Entered,
+    state: web::Data<AppState>,
+    request: HttpRequest,
+    payload: web::Payload,
+) -> Result<HttpResponse, ApiError> {
+    write(entered, &state, request, payload, true).await
+}
+
+async fn write(
+    Entered(access): Entered,
+    state: &AppState,
+    request: HttpRequest,
+    payload: web::Payload,
+    translate: bool,
 ) -> Result<HttpResponse, ApiError> {
     let work = state.begin_work()?;
     let party = access.party();
@@ -222,16 +314,9 @@ pub async fn transcribe(
     let Form { file, fields } =
         upload::receive(&request, payload.into_inner(), &state.openai.folder).await?;
     let mut asked = Asked::read(fields)?;
-    let model = models::wanted(&state, Some(&asked.model))?;
-    let provider = state.providers.speech_to_text(&model.provider);
-    let provider = provider.ok_or_else(|| {
-        let problem = format!("model: {} has no recogniser", model.provider);
-        ApiError::new(Code::ModelNotFound, problem)
-    })?;
-    if model.voice.is_some() {
-        return Err(invalid("model: a recogniser has no voice"));
-    }
-    let wanted = wanted(&asked, &model, &access);
+    let model = models::wanted(state, Some(&asked.model))?;
+    let provider = recogniser(state, &model, translate)?;
+    let wanted = wanted(&asked, &model, &access, &*provider, translate);
     note_ignored(&mut asked, &*provider, &wanted);
     let recogniser = state.recognisers.take(&party)?;
     let opened = tokio::task::spawn_blocking(move || Recorded::open(file, LONGEST)).await;
@@ -239,11 +324,13 @@ pub async fn transcribe(
     let recorded = opened.map_err(|error| invalid(format!("file: {error}")))?;
     let duration = recorded.duration();
     let own_language = wanted.language.clone();
-    let begun = Transcription::begin(&*provider, wanted, recorded).await;
+    let begun = Transcription::begin(provider, wanted, recorded).await;
     let running = Running {
         transcription: begun.map_err(|error| ApiError::provider(&error, false))?,
         heard: Heard::default(),
+        lost: None,
         own_language,
+        task: if translate { "translate" } else { "transcribe" },
         _held: Held {
             _turn: turn,
             _recogniser: recogniser,
@@ -252,25 +339,55 @@ pub async fn transcribe(
     };
     let mut response = HttpResponse::Ok();
     if !asked.ignored.is_empty() {
+        asked.ignored.sort_unstable();
+        asked.ignored.dedup();
         response.insert_header((IGNORED, asked.ignored.join(", ")));
     }
     if asked.stream {
         response.insert_header((header::CONTENT_TYPE, "text/event-stream"));
         return Ok(response.body(BodyStream::new(events(running))));
     }
-    let (media_type, text) = running.whole(&asked, duration).await?;
+    let Written {
+        media_type,
+        text,
+        lost,
+    } = running.whole(&asked, duration).await?;
+    if lost > 0 {
+        response.insert_header((LOST, lost));
+    }
     response.insert_header((header::CONTENT_TYPE, media_type));
     Ok(response.body(text))
 }
 
-/// `POST /v1/audio/translations`.
-pub async fn translate(_: Entered) -> Result<HttpResponse, ApiError> {
-    let problem = "no recogniser of this server translates; POST /v1/audio/transcriptions writes what was said";
-    Err(invalid(problem))
+/// The recogniser of a model.
+fn recogniser(
+    state: &AppState,
+    model: &Named,
+    translate: bool,
+) -> Result<Arc<dyn SpeechToText>, ApiError> {
+    let provider = state.providers.speech_to_text(&model.provider);
+    let provider = provider.ok_or_else(|| {
+        let problem = format!("model: {} has no recogniser", model.provider);
+        ApiError::new(Code::ModelNotFound, problem)
+    })?;
+    if model.voice.is_some() {
+        return Err(invalid("model: a recogniser has no voice"));
+    }
+    if translate && !provider.translates(&model.model) {
+        let problem = "model: it does not translate; local/whisper-base and openai/whisper-1 do";
+        return Err(invalid(problem));
+    }
+    Ok(provider)
 }
 
-fn wanted(asked: &Asked, model: &Named, access: &Access) -> SttRequest {
-    let (language, languages) = asked.spoken();
+fn wanted(
+    asked: &Asked,
+    model: &Named,
+    access: &Access,
+    provider: &dyn SpeechToText,
+    translate: bool,
+) -> SttRequest {
+    let (language, languages) = asked.spoken(provider.finds_language(&model.model));
     SttRequest {
         language,
         model: model.model.clone(),
@@ -279,6 +396,7 @@ fn wanted(asked: &Asked, model: &Named, access: &Access) -> SttRequest {
         keyterms: asked.keyterms(),
         languages,
         diarize: false,
+        translate,
         credential: None,
         party: access.party(),
     }
@@ -298,11 +416,15 @@ fn note_ignored(asked: &mut Asked, provider: &dyn SpeechToText, wanted: &SttRequ
         ("keywords", "keyterms", !asked.keywords.is_empty()),
         ("language", "language", asked.language.is_some()),
         ("languages", "languages", !wanted.languages.is_empty()),
+        ("timestamp_granularities", "words", asked.words),
     ];
     for (name, field, is_given) in given {
         if is_given && ignored(field) {
             asked.ignored.push(name);
         }
+    }
+    if asked.stream && (asked.words || asked.segments) {
+        asked.ignored.push("timestamp_granularities");
     }
 }
 
@@ -315,16 +437,21 @@ fn failed(error: TranscriptionError) -> ApiError {
 }
 
 impl Running {
-    /// The next utterance.
+    /// The next utterance. What is lost is told only where nothing else was heard.
     async fn next(&mut self) -> Option<Result<Transcript, ApiError>> {
         loop {
-            match self.transcription.next().await? {
+            let Some(event) = self.transcription.next().await else {
+                let (lost, _) = self.lost.take_if(|_| self.heard.utterances.is_empty())?;
+                return Some(Err(lost));
+            };
+            match event {
                 Ok(SttEvent::Final(heard)) if heard.text.trim().is_empty() => {}
                 Ok(SttEvent::Final(heard)) => return Some(Ok(heard)),
                 Ok(SttEvent::Partial(_) | SttEvent::EndOfSpeech) => {}
-                Ok(SttEvent::UtteranceLost(error)) => {
-                    return Some(Err(ApiError::provider(&error, false)));
-                }
+                Ok(SttEvent::UtteranceLost(error)) => match &mut self.lost {
+                    Some((_, lost)) => *lost += 1,
+                    none => *none = Some((ApiError::provider(&error, false), 1)),
+                },
                 Err(error) => return Some(Err(failed(error))),
             }
         }
@@ -334,14 +461,14 @@ impl Running {
         mut self,
         asked: &Asked,
         duration: Option<Duration>,
-    ) -> Result<(&'static str, String), ApiError> {
+    ) -> Result<Written, ApiError> {
         while let Some(heard) = self.next().await {
             self.heard.utterances.push(heard?);
         }
         let heard = &self.heard;
         let sent = self.transcription.position();
         let seconds = duration.unwrap_or(sent).max(sent).as_secs_f64();
-        Ok(match asked.format {
+        let (media_type, text) = match asked.format {
             Format::Json => {
                 let mut text = json!({"text": heard.text(), "usage": usage(seconds)});
                 if let Some(language) = heard.language() {
@@ -357,9 +484,15 @@ impl Running {
             Format::Vtt => ("text/vtt; charset=utf-8", subtitles::vtt(heard.cues())),
             Format::Verbose => {
                 let language = heard.language().unwrap_or(&self.own_language);
-                let verbose = heard.verbose(asked, seconds, language);
+                let mut verbose = heard.verbose(asked, seconds, language);
+                verbose["task"] = self.task.into();
                 ("application/json", verbose.to_string())
             }
+        };
+        Ok(Written {
+            media_type,
+            text,
+            lost: self.lost.map_or(0, |(_, lost)| lost),
         })
     }
 }
@@ -398,7 +531,7 @@ impl Heard {
 
     fn verbose(&self, asked: &Asked, seconds: f64, language: &str) -> Value {
         let mut verbose = json!({
-            "task": "transcribe", "language": language, "duration": seconds, "text": self.text(),
+            "language": language, "duration": seconds, "text": self.text(),
             "usage": usage(seconds),
         });
         // Segments are the default.
@@ -498,8 +631,36 @@ mod tests {
         let asked = asked.unwrap();
         assert!(asked.ignored.is_empty());
         assert_eq!(asked.keyterms(), ["Vivavoce", "smart-turn", "Ada Lovelace"]);
-        let asked = read(&[("temperature", "0.5"), ("include", "logprobs")]).unwrap();
-        assert_eq!(asked.ignored, ["temperature", "include"]);
+        let prose =
+            "This is a talk about voice servers and how they are built by people who like them.";
+        let asked = read(&[
+            ("temperature", "0.5"),
+            ("include", "logprobs"),
+            ("chunking_strategy[threshold]", "0.5"),
+            ("prompt", prose),
+            ("keywords", "Ada"),
+        ]);
+        let asked = asked.unwrap();
+        assert_eq!(asked.keyterms(), ["Ada"]);
+        let ignored = ["temperature", "include", "chunking_strategy", "prompt"];
+        assert_eq!(asked.ignored, ignored);
+    }
+
+    #[test]
+    fn a_language_alone_is_that_of_its_usual_country_and_none_is_found_out_where_it_can_be() {
+        let asked = read(&[
+            ("language", "de"),
+            ("languages", "EN"),
+            ("languages", "gsw"),
+        ]);
+        let (expected, others) = asked.unwrap().spoken(true);
+        assert_eq!(
+            (expected.as_str(), others),
+            ("de-DE", vec!["en-US".to_owned(), "gsw".to_owned()])
+        );
+        let none = read(&[]).unwrap();
+        assert_eq!(none.spoken(true).0, "");
+        assert_eq!(none.spoken(false).0, "en-US");
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub(super) async fn receive(
     if declared_length(request).is_some_and(|length| length > bytes as u64) {
         return Err(BodyError::TooLarge { limit: bytes }.into());
     }
-    let _awaited = AwaitedClient::of(request);
+    let _awaited = AwaitedClient::of_upload(request);
     let body = Rc::new(RefCell::new(Paced::new(payload, bytes, within)));
     let chunks = || {
         let body = Rc::clone(&body);

@@ -26,6 +26,8 @@ use super::wire::speech::{
 use super::{Access, CONNECTING, GoogleEndpoint, SLUG, account};
 use crate::transport::Permit;
 use vivavoce_audio::format::{AudioFormat, Encoding};
+use vivavoce_audio::g711::Law;
+use vivavoce_audio::linear16;
 use vivavoce_seams::parameters::{Parameter, converted, own};
 use vivavoce_seams::{
     Accepts, AudioSink, CredentialField, ErrorKind, FinalDelay, ProviderError, SpeechToText,
@@ -49,9 +51,11 @@ const LAST_FINALS: Duration = Duration::from_secs(10);
 const CALLS: usize = 4;
 /// How long somebody may speak without an answer, as [`SpeechToText::answers_within`] means it.
 const ANSWER: Duration = Duration::from_secs(3);
-/// A call that nobody wants any more has brought its connection under suspicion if it has not answered for so long: whoever gave
-/// it up may have done so for that, and counts from when somebody spoke.
-const SUSPICIOUS: Duration = Duration::from_millis(2_500);
+/// A call that nobody wants any more has brought its connection under suspicion if it was sent so much loud sound since its last
+/// answer: whoever gave it up may have done so for that.
+const SUSPICIOUS: Duration = Duration::from_millis(1_500);
+/// The mean square above which a message is loud: −40 dBFS.
+const LOUD: f64 = 328.0 * 328.0;
 /// How much a keyterm counts, of 20.
 const BOOST: f32 = 10.0;
 /// The sensitivity of endpointing with which finals come soon.
@@ -167,6 +171,11 @@ impl SpeechToText for GoogleStt {
             access,
             config,
             bytes_per_second: bytes_per_second(request.format),
+            law: match request.format.encoding {
+                Encoding::Mulaw => Some(Law::Mu),
+                Encoding::Alaw => Some(Law::A),
+                _ => None,
+            },
             input,
             events,
             gathered: BytesMut::new(),
@@ -413,8 +422,8 @@ fn given(confidence: f32) -> Option<f32> {
 struct RecognitionCall {
     answers: Answers<StreamingRecognizeResponse>,
     tracker: ResultTracker,
-    /// When it was begun, or answered last.
-    answered: Instant,
+    /// Loud sound that it was sent since it answered last.
+    unanswered: Duration,
     /// Since when it is sent no more.
     half_closed: Option<Instant>,
 }
@@ -435,6 +444,8 @@ struct Driver {
     access: Access,
     config: StreamingRecognizeRequest,
     bytes_per_second: usize,
+    /// How samples are compressed, if they are.
+    law: Option<Law>,
     input: mpsc::Receiver<SttInput>,
     events: mpsc::Sender<Result<SttEvent, ProviderError>>,
     gathered: BytesMut,
@@ -463,6 +474,9 @@ enum Next {
 impl Driver {
     async fn run(mut self) {
         if let Err(error) = self.converse().await {
+            if error.kind == ErrorKind::Timeout {
+                self.distrust();
+            }
             // Nobody may be left to hear it.
             let _ = self.events.send(Err(error)).await;
         }
@@ -502,7 +516,7 @@ impl Driver {
         self.calls.push_back(RecognitionCall {
             answers,
             tracker: ResultTracker::at(self.sent_bytes as f64 / self.bytes_per_second as f64),
-            answered: Instant::now(),
+            unanswered: Duration::ZERO,
             half_closed: None,
         });
         Ok(())
@@ -510,7 +524,7 @@ impl Driver {
 
     /// The connection of a call that was given up unanswered may be half open: the next call shall not wait on it, too.
     fn distrust(&self) {
-        let silent = |call: &&RecognitionCall| call.answered.elapsed() >= SUSPICIOUS;
+        let silent = |call: &&RecognitionCall| call.unanswered >= SUSPICIOUS;
         for call in self.calls.iter().filter(silent) {
             self.endpoint.shared.channels.distrust(call.answers.lease());
         }
@@ -612,6 +626,12 @@ impl Driver {
         let Some(permit) = permit else { return };
         let bytes = self.gathered.len().min(self.chunk_bytes());
         let audio: Bytes = self.gathered.split_to(bytes).freeze();
+        if let Some(last) = self.calls.back_mut()
+            && is_loud(&audio, self.law)
+        {
+            let time = audio.len() as f64 / self.bytes_per_second as f64;
+            last.unanswered += Duration::from_secs_f64(time);
+        }
         permit.send(StreamingRecognizeRequest {
             recognizer: String::new(),
             request: Some(Request::Audio(audio)),
@@ -636,7 +656,7 @@ impl Driver {
         let mut events = Vec::new();
         match (answer, self.calls.front_mut()) {
             (Some(answer), Some(first)) => {
-                first.answered = Instant::now();
+                first.unanswered = Duration::ZERO;
                 first.tracker.hear(&answer, &mut events);
             }
             (None, Some(first)) if first.half_closed.is_none() => {
@@ -656,6 +676,19 @@ impl Driver {
         }
         Ok(true)
     }
+}
+
+fn is_loud(audio: &[u8], law: Option<Law>) -> bool {
+    let samples = match law {
+        Some(law) => {
+            let mut samples = Vec::with_capacity(audio.len());
+            law.expand(audio, &mut samples);
+            samples
+        }
+        None => linear16::samples(audio),
+    };
+    let energy: f64 = samples.iter().map(|&sample| f64::from(sample).powi(2)).sum();
+    energy > LOUD * samples.len() as f64
 }
 
 async fn answer(
@@ -819,6 +852,7 @@ mod tests {
             keyterms: vec!["Contoso".to_owned()],
             languages: vec!["zh-CN".to_owned(), "en-US".to_owned()],
             diarize: true,
+            translate: false,
             credential: None,
         }
     }

@@ -284,6 +284,14 @@ impl SpeechToText for LocalStt {
         Some(format!("{field}: {why}"))
     }
 
+    fn translates(&self, model: &str) -> bool {
+        self.finds_language(model)
+    }
+
+    fn finds_language(&self, model: &str) -> bool {
+        named(model).is_some_and(|model| model.multilingual)
+    }
+
     fn ends_at_pauses(&self) -> bool {
         true
     }
@@ -324,6 +332,7 @@ impl SpeechToText for LocalStt {
             language,
             languages,
             keyterms: request.keyterms,
+            translate: request.translate,
             partial: false,
             prefix: Vec::new(),
         };

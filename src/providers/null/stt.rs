@@ -181,6 +181,7 @@ mod tests {
             keyterms: Vec::new(),
             languages: Vec::new(),
             diarize: false,
+            translate: false,
             credential: None,
             format: AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_16000),
         };

@@ -32,9 +32,10 @@ const VENDOR: Vendor = Vendor {
 
 /// Adds both directions.
 pub fn add_to(table: &mut ProviderTable, settings: &config::Providers, transport: &Transport) {
-    let key = settings.openai_api_key.as_ref();
-    table.add_own_credential(key.map(credential).as_ref());
-    let endpoint = |url: &Option<VendorUrl>, streams| {
+    let common = settings.openai_api_key.as_ref();
+    let mut endpoint = |url: &Option<VendorUrl>, key: &Option<Secret>, streams| {
+        let key = key.as_ref().or(common);
+        table.add_own_credential(key.map(credential).as_ref());
         // A server of one's own may need none.
         let own = match (key, url) {
             (Some(key), _) => Some(credential(key)),
@@ -43,13 +44,29 @@ pub fn add_to(table: &mut ProviderTable, settings: &config::Providers, transport
         };
         VENDOR.endpoint(url.as_ref(), own, streams, transport)
     };
-    if let Some(stt) = endpoint(&settings.openai_stt_url, settings.openai_stt_streams) {
-        table.add_speech_to_text(Arc::new(stt::OpenAiStt::new(stt)));
+    let stt = endpoint(
+        &settings.openai_stt_url,
+        &settings.openai_stt_api_key,
+        settings.openai_stt_streams,
+    );
+    let tts = endpoint(
+        &settings.openai_tts_url,
+        &settings.openai_tts_api_key,
+        settings.openai_tts_streams,
+    );
+    if let Some(stt) = stt {
+        let model = settings.openai_stt_model.clone();
+        table.add_speech_to_text(Arc::new(stt::OpenAiStt::new(stt, model)));
     }
-    let own_server = settings.openai_tts_url.is_some();
-    if let Some(tts) = endpoint(&settings.openai_tts_url, settings.openai_tts_streams) {
-        table.add_text_to_speech(Arc::new(tts::OpenAiTts::new(tts, own_server)));
+    if let Some(tts) = tts {
+        let model = settings.openai_tts_model.clone();
+        table.add_text_to_speech(Arc::new(tts::OpenAiTts::new(tts, model)));
     }
+}
+
+/// Whether an endpoint is the vendor's own.
+fn is_vendors(endpoint: &VendorEndpoint) -> bool {
+    endpoint.url.url().host_str() == Some("api.openai.com")
 }
 
 fn credential(key: &Secret) -> Credential {

@@ -1,7 +1,8 @@
 //! Recognition: the sound is cut into utterances here, and each is sent as a file when it has ended. Models that write their
 //! answer as they find it are read as it comes, for partials. Utterances are asked for at once and told in their order.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -25,8 +26,8 @@ use vivavoce_seams::{
     SttEvent, SttInput, SttRequest, SttStream, Transcript, Word,
 };
 
-/// The model where none is asked for.
-const MODEL: &str = "gpt-transcribe";
+/// The model that takes keywords and several languages.
+const NEWEST: &str = "gpt-transcribe";
 /// Chunks of sound that may wait for the driver.
 const CHUNKS_HELD: usize = 64;
 /// Events that may wait for the listener.
@@ -37,6 +38,11 @@ const ASKED: usize = 4;
 const ANSWER: Duration = Duration::from_secs(30);
 /// The largest answer.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
+/// A request that failed for a passing reason is sent once more, after as long as the server says, at most.
+const RETRY: Duration = Duration::from_millis(500);
+const LONGEST_RETRY: Duration = Duration::from_secs(5);
+/// Models of which it is known that they tell no times.
+const MAX_KNOWN: usize = 64;
 
 /// What becomes of each field of `stt_config`.
 const PARAMETERS: &[Parameter] = &[
@@ -50,20 +56,33 @@ const PARAMETERS: &[Parameter] = &[
     own("keyterms", "keywords[] of gpt-transcribe, else prompt"),
     ignored("diarize", "OpenAI's other models tell no speakers apart"),
     ignored("min_confidence", "OpenAI gives no confidence"),
-    own("words", "timestamp_granularities[], of models of the Whisper family"),
+    own(
+        "words",
+        "timestamp_granularities[], of models of the Whisper family",
+    ),
     own("auth", "Authorization"),
 ];
 
 /// The recogniser `openai`.
 pub(super) struct OpenAiStt {
     endpoint: Arc<VendorEndpoint>,
+    /// The model where none is asked for.
+    model: String,
+    /// Models that have refused `verbose_json`.
+    without_times: Arc<Mutex<HashSet<String>>>,
 }
 
 impl OpenAiStt {
-    pub(super) fn new(endpoint: VendorEndpoint) -> Self {
+    pub(super) fn new(endpoint: VendorEndpoint, model: String) -> Self {
         Self {
             endpoint: Arc::new(endpoint),
+            model,
+            without_times: Arc::default(),
         }
+    }
+
+    fn family(&self, model: &str) -> Family {
+        Family::of(if model.is_empty() { &self.model } else { model })
     }
 }
 
@@ -81,7 +100,7 @@ enum Family {
 impl Family {
     fn of(model: &str) -> Self {
         let model = model.to_ascii_lowercase();
-        if model == MODEL {
+        if model == NEWEST {
             Self::Transcribe
         } else if model.starts_with("gpt-") {
             Self::Streams
@@ -117,7 +136,7 @@ impl SpeechToText for OpenAiStt {
     }
 
     fn ignored_because(&self, field: &str, model: &str, _: &[&str]) -> Option<String> {
-        let model = if model.is_empty() { MODEL } else { model };
+        let model = if model.is_empty() { &self.model } else { model };
         match (field, Family::of(model)) {
             ("languages", family) if family != Family::Transcribe => {
                 Some(format!("languages: {model} is asked for one language"))
@@ -133,8 +152,19 @@ impl SpeechToText for OpenAiStt {
         true
     }
 
+    fn translates(&self, model: &str) -> bool {
+        self.family(model) == Family::Whisper
+    }
+
+    fn finds_language(&self, _: &str) -> bool {
+        true
+    }
+
     /// Nothing is connected before the first utterance has ended.
-    async fn open(&self, request: SttRequest) -> Result<SttStream, ProviderError> {
+    async fn open(&self, mut request: SttRequest) -> Result<SttStream, ProviderError> {
+        if request.model.is_empty() {
+            request.model.clone_from(&self.model);
+        }
         let credential = self.endpoint.credential(request.credential.as_ref())?;
         let (sink, input) = AudioSink::channel(CHUNKS_HELD);
         let (events, heard) = mpsc::channel(EVENTS_HELD);
@@ -143,6 +173,7 @@ impl SpeechToText for OpenAiStt {
             credential,
             request,
             events: events.clone(),
+            without_times: Arc::clone(&self.without_times),
         };
         tokio::spawn(async move {
             tokio::select! {
@@ -243,6 +274,7 @@ struct Asking {
     credential: Credential,
     request: SttRequest,
     events: mpsc::Sender<Result<SttEvent, ProviderError>>,
+    without_times: Arc<Mutex<HashSet<String>>>,
 }
 
 /// A whole answer, as `json` or `verbose_json`.
@@ -252,6 +284,14 @@ struct Answer {
     text: String,
     language: Option<String>,
     languages: Option<Vec<Language>>,
+    words: Option<Vec<Timed>>,
+    segments: Option<Vec<Segment>>,
+}
+
+/// Some servers tell the words of each.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Segment {
     words: Option<Vec<Timed>>,
 }
 
@@ -307,14 +347,56 @@ impl Asking {
         true
     }
 
+    /// Asks, and where that failed for a passing reason, or because the model tells no times, once more.
     async fn ask(&self, spoken: Spoken, partials: bool) -> Result<Transcript, ProviderError> {
+        let error = match self.ask_once(&spoken, partials).await {
+            Ok(heard) => return Ok(heard),
+            Err(error) => error,
+        };
+        match error.kind {
+            ErrorKind::InvalidRequest if self.wants_times() && is_about_times(&error.message) => {
+                let mut known = self.known_without_times();
+                if known.len() < MAX_KNOWN {
+                    known.insert(self.request.model.clone());
+                }
+            }
+            ErrorKind::RateLimited { retry_after } => {
+                let pause = retry_after.unwrap_or(RETRY);
+                if pause > LONGEST_RETRY {
+                    return Err(error);
+                }
+                tokio::time::sleep(pause).await;
+            }
+            ErrorKind::Unavailable => tokio::time::sleep(RETRY).await,
+            _ => return Err(error),
+        }
+        self.ask_once(&spoken, partials).await
+    }
+
+    fn known_without_times(&self) -> MutexGuard<'_, HashSet<String>> {
+        let known = self.without_times.lock();
+        known.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the model is asked for the times of words.
+    fn wants_times(&self) -> bool {
+        let model = &self.request.model;
+        Family::of(model) == Family::Whisper && !self.known_without_times().contains(model)
+    }
+
+    async fn ask_once(&self, spoken: &Spoken, partials: bool) -> Result<Transcript, ProviderError> {
         let fingerprint = self.credential.fingerprint();
         let _permit = self
             .endpoint
             .permit(fingerprint, &self.request.party, ANSWER)
             .await?;
-        let request = super::post(&self.endpoint, &self.credential, ["audio", "transcriptions"])?;
-        let sent = request.multipart(self.form(&spoken)?).timeout(ANSWER).send();
+        let task = if self.request.translate {
+            "translations"
+        } else {
+            "transcriptions"
+        };
+        let request = super::post(&self.endpoint, &self.credential, ["audio", task])?;
+        let sent = request.multipart(self.form(spoken)?).timeout(ANSWER).send();
         let mut answer = sent.await.map_err(errors::broken)?;
         if !answer.status().is_success() {
             let told = body(&mut answer).await.unwrap_or_default();
@@ -347,7 +429,7 @@ impl Asking {
                         let _ = self.events.send(Ok(SttEvent::Partial(partial))).await;
                     }
                     Found::Delta { .. } | Found::Other => {}
-                    Found::Done(answer) => return Ok(transcript(answer, &spoken)),
+                    Found::Done(answer) => return Ok(transcript(answer, spoken)),
                 }
             }
         }
@@ -355,7 +437,7 @@ impl Asking {
             return Err(errors::unreadable("it ended before the text was complete"));
         }
         let answer = serde_json::from_slice(&whole).map_err(errors::unreadable)?;
-        Ok(transcript(answer, &spoken))
+        Ok(transcript(answer, spoken))
     }
 
     fn form(&self, spoken: &Spoken) -> Result<Form, ProviderError> {
@@ -366,7 +448,6 @@ impl Asking {
             keyterms,
             ..
         } = &self.request;
-        let model = if model.is_empty() { MODEL } else { model };
         let family = Family::of(model);
         let file = Part::bytes(spoken.file()).file_name("speech.wav");
         let file = file.mime_str("audio/wav").map_err(errors::broken)?;
@@ -378,7 +459,7 @@ impl Asking {
             for tag in all.filter(|tag| !tag.is_empty()) {
                 form = form.text("languages[]", tag);
             }
-        } else if !language.is_empty() {
+        } else if !language.is_empty() && !self.request.translate {
             form = form.text("language", plain(language));
         }
         match family {
@@ -392,11 +473,19 @@ impl Asking {
         }
         Ok(match family {
             Family::Transcribe | Family::Streams => form.text("stream", "true"),
-            Family::Whisper => form
+            Family::Whisper if self.wants_times() && !self.request.translate => form
                 .text("response_format", "verbose_json")
                 .text("timestamp_granularities[]", "word"),
+            Family::Whisper => form.text("response_format", "json"),
         })
     }
+}
+
+/// Whether a refusal is of the format that has times.
+fn is_about_times(message: &str) -> bool {
+    ["verbose_json", "response_format", "timestamp_granularities"]
+        .iter()
+        .any(|name| message.contains(name))
 }
 
 fn check_length(bytes: usize) -> Result<(), ProviderError> {
@@ -409,7 +498,12 @@ fn check_length(bytes: usize) -> Result<(), ProviderError> {
 /// What was heard of an utterance, in the time of the stream.
 fn transcript(answer: Answer, spoken: &Spoken) -> Transcript {
     let begin = spoken.seconds(0);
-    let words = answer.words.unwrap_or_default().into_iter();
+    let of_segments = || {
+        let segments = answer.segments.into_iter().flatten();
+        segments.filter_map(|segment| segment.words).flatten().collect()
+    };
+    let words: Vec<Timed> = answer.words.unwrap_or_else(of_segments);
+    let words = words.into_iter();
     let language = answer.languages.and_then(|languages| {
         let first = languages.into_iter().next()?;
         Some(first.code)

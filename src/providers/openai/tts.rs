@@ -5,18 +5,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::stream::{self, StreamExt};
 use reqwest::Response;
 use reqwest::header::CONTENT_TYPE;
 use serde_json::json;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{SLUG, errors, voices};
 use crate::transport::tts_driver::{FIRST_SOUND, STALLED};
 use crate::transport::{Refusal, VendorEndpoint, body};
+use vivavoce_audio::decode::StreamDecoder;
 use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
+use vivavoce_audio::linear16;
 use vivavoce_core::sentences::spoken_lines;
 use vivavoce_seams::parameters::{Parameter, converted, ignored, own};
 use vivavoce_seams::{
@@ -24,8 +26,6 @@ use vivavoce_seams::{
     TtsEvent, TtsRequest, TtsStream, Voice,
 };
 
-/// The model where none is asked for.
-const MODEL: &str = "gpt-4o-mini-tts";
 /// Models that know `speed`; others take it and speak as ever.
 const WITH_SPEED: &str = "tts-1";
 /// `pcm` is linear16 at this rate, mono.
@@ -39,7 +39,7 @@ const OWN_SERVER: Duration = Duration::from_secs(10);
 const PARAMETERS: &[Parameter] = &[
     own("model", "model"),
     own("voice_id", "voice"),
-    converted("audio_format", "encoded from pcm"),
+    converted("audio_format", "encoded from pcm, of other servers from wav"),
     converted("sample_rate", "24000 is the vendor's own"),
     converted(
         "speaking_rate",
@@ -53,14 +53,17 @@ const PARAMETERS: &[Parameter] = &[
 /// The synthesiser `openai`.
 pub(super) struct OpenAiTts {
     endpoint: Arc<VendorEndpoint>,
-    own_server: bool,
+    /// The model where none is asked for.
+    model: String,
+    is_vendors: bool,
 }
 
 impl OpenAiTts {
-    pub(super) fn new(endpoint: VendorEndpoint, own_server: bool) -> Self {
+    pub(super) fn new(endpoint: VendorEndpoint, model: String) -> Self {
         Self {
+            is_vendors: super::is_vendors(&endpoint),
             endpoint: Arc::new(endpoint),
-            own_server,
+            model,
         }
     }
 }
@@ -82,6 +85,7 @@ impl TextToSpeech for OpenAiTts {
     }
 
     fn speaks_as(&self, _: Option<&str>, model: &str) -> Speaks {
+        let model = if model.is_empty() { &self.model } else { model };
         if model.starts_with(WITH_SPEED) {
             Speaks {
                 speaking_rates: 0.25..=4.0,
@@ -103,37 +107,56 @@ impl TextToSpeech for OpenAiTts {
         PARAMETERS
     }
 
+    /// At the vendor the format is known; of another server's sound it is when the first of it has come.
     async fn synthesize(
         &self,
-        request: TtsRequest,
+        mut request: TtsRequest,
         text: TextStream,
     ) -> Result<TtsStream, ProviderError> {
         let credential = self.endpoint.credential(request.credential.as_ref())?;
-        let (events, said) = mpsc::channel(EVENTS_HELD);
-        let first_sound = if self.own_server {
-            OWN_SERVER
-        } else {
-            FIRST_SOUND
-        };
+        if request.model.is_empty() {
+            request.model.clone_from(&self.model);
+        }
+        let preferred = request.preferred;
+        let (events, mut said) = mpsc::channel(EVENTS_HELD);
+        let (declare, declared) = oneshot::channel();
         let utterance = Utterance {
             endpoint: Arc::clone(&self.endpoint),
             credential,
-            first_sound,
+            is_vendors: self.is_vendors,
             request,
+            rate: None,
+            declare: Some(declare),
             events,
         };
         tokio::spawn(utterance.run(text));
+        if self.is_vendors {
+            return Ok(TtsStream {
+                format: AudioFormat::mono(Encoding::Linear16, RATE),
+                events: ReceiverStream::new(said).boxed(),
+            });
+        }
+        let (format, first) = match declared.await {
+            Ok(rate) => (AudioFormat::mono(Encoding::Linear16, rate), None),
+            // It ended before there was any sound: it failed, or there was nothing to say.
+            Err(_) => match said.recv().await {
+                Some(Ok(event)) => (preferred, Some(Ok(event))),
+                Some(Err(error)) => return Err(error),
+                None => return Err(late("the synthesis broke off")),
+            },
+        };
+        let later = ReceiverStream::new(said);
         Ok(TtsStream {
-            format: AudioFormat::mono(Encoding::Linear16, RATE),
-            events: ReceiverStream::new(said).boxed(),
+            format,
+            events: stream::iter(first).chain(later).boxed(),
         })
     }
 
     async fn voices(&self) -> Result<Vec<Voice>, ProviderError> {
-        match (self.endpoint.own(), self.own_server) {
+        match (self.endpoint.own(), self.is_vendors) {
             (None, _) => Ok(Vec::new()),
-            (Some(_), false) => Ok(voices::own()),
-            (Some(_), true) => voices::of_server(&self.endpoint).await,
+            (Some(_), true) => Ok(voices::own()),
+            (Some(_), false) => voices::of_server(&self.endpoint).await,
         }
     }
 }
@@ -142,9 +165,20 @@ impl TextToSpeech for OpenAiTts {
 struct Utterance {
     endpoint: Arc<VendorEndpoint>,
     credential: Credential,
-    first_sound: Duration,
+    is_vendors: bool,
     request: TtsRequest,
+    /// Of the sound so far.
+    rate: Option<SampleRate>,
+    declare: Option<oneshot::Sender<SampleRate>>,
     events: mpsc::Sender<Result<TtsEvent, ProviderError>>,
+}
+
+/// How the sound of a line is written.
+enum Written {
+    /// The vendor's `pcm`, of whose samples the first half of one may be left over.
+    Pcm(Option<u8>),
+    /// WAV, which says its rate.
+    Wav(Box<StreamDecoder>),
 }
 
 /// Nobody wants the rest, or it has failed.
@@ -160,24 +194,26 @@ impl From<ProviderError> for Ended {
 }
 
 impl Utterance {
-    async fn run(self, text: TextStream) {
+    async fn run(mut self, text: TextStream) {
+        let events = self.events.clone();
         let said = tokio::select! {
             said = self.say(text) => said,
-            () = self.events.closed() => return,
+            () = events.closed() => return,
         };
         let last = match said {
             Ok(()) => Ok(TtsEvent::Done),
             Err(Ended::Failed(error)) => Err(error),
             Err(Ended::Unwanted) => return,
         };
+        drop(self.declare.take());
         // Nobody may be left to hear it.
-        let _ = self.events.send(last).await;
+        let _ = events.send(last).await;
     }
 
-    async fn say(&self, text: TextStream) -> Result<(), Ended> {
+    async fn say(&mut self, text: TextStream) -> Result<(), Ended> {
         let patience = self.request.connection_timeout;
         let fingerprint = self.credential.fingerprint();
-        let _permit = self
+        let permit = self
             .endpoint
             .permit(fingerprint, &self.request.party, patience)
             .await?;
@@ -187,13 +223,15 @@ impl Utterance {
         while let Some(line) = lines.next().await {
             self.say_line(&line, &mut left).await?;
         }
+        drop(permit);
         Ok(())
     }
 
-    async fn say_line(&self, line: &str, left: &mut Duration) -> Result<(), Ended> {
+    async fn say_line(&mut self, line: &str, left: &mut Duration) -> Result<(), Ended> {
         let mut answer = self.ask(line, left).await?;
-        let mut patience = self.first_sound;
-        let mut half = None;
+        let mut patience = self.first_sound();
+        let mut written = self.written()?;
+        let mut has_sound = false;
         loop {
             let asked = Instant::now();
             let chunk = timeout(patience.min(*left), answer.chunk()).await;
@@ -205,20 +243,65 @@ impl Utterance {
                 break;
             };
             patience = STALLED;
-            self.sound(whole_samples(&mut half, chunk)).await?;
+            let audio = self.samples(&mut written, chunk)?;
+            has_sound |= !audio.is_empty();
+            self.sound(audio).await?;
         }
-        Ok(())
+        if has_sound {
+            return Ok(());
+        }
+        let problem = "answered without any sound";
+        Err(ProviderError::new(SLUG, ErrorKind::Protocol, problem).into())
+    }
+
+    fn written(&self) -> Result<Written, ProviderError> {
+        if self.is_vendors {
+            return Ok(Written::Pcm(None));
+        }
+        let format = AudioFormat::mono(Encoding::Wav, RATE);
+        let decoder = StreamDecoder::new(format).map_err(errors::unreadable)?;
+        Ok(Written::Wav(Box::new(decoder)))
+    }
+
+    /// The whole samples that a piece completes.
+    fn samples(&mut self, written: &mut Written, chunk: Bytes) -> Result<Bytes, ProviderError> {
+        let decoder = match written {
+            Written::Pcm(half) => return Ok(whole_samples(half, chunk)),
+            Written::Wav(decoder) => decoder,
+        };
+        let mut samples = Vec::new();
+        for sound in decoder.push(&chunk) {
+            let sound = sound.map_err(errors::unreadable)?.into_mono();
+            let rate = sound.rate();
+            if *self.rate.get_or_insert(rate) != rate {
+                return Err(errors::unreadable("the rate of its sound changes"));
+            }
+            if let Some(declare) = self.declare.take() {
+                // Nobody may wait for it any more.
+                let _ = declare.send(rate);
+            }
+            samples.extend(sound.into_samples());
+        }
+        Ok(linear16::encode(&samples))
+    }
+
+    /// How long the server may think before its first sound.
+    const fn first_sound(&self) -> Duration {
+        if self.is_vendors {
+            FIRST_SOUND
+        } else {
+            OWN_SERVER
+        }
     }
 
     /// The answer whose body is the sound.
     async fn ask(&self, line: &str, left: &mut Duration) -> Result<Response, ProviderError> {
         let Self { request, .. } = self;
-        let model = Some(request.model.as_str()).filter(|model| !model.is_empty());
         let mut asked = json!({
-            "model": model.unwrap_or(MODEL),
+            "model": request.model,
             "input": line,
             "voice": request.voice_id.as_deref().unwrap_or(voices::DEFAULT),
-            "response_format": "pcm",
+            "response_format": if self.is_vendors { "pcm" } else { "wav" },
         });
         if (request.speaking_rate - 1.0).abs() > 1e-3 {
             asked["speed"] = request.speaking_rate.into();
@@ -230,19 +313,30 @@ impl Utterance {
             .timeout(request.request_timeout)
             .send();
         let begun = Instant::now();
-        let answer = timeout((request.connection_timeout + self.first_sound).min(*left), sent).await;
+        let patience = request.connection_timeout + self.first_sound();
+        let answer = timeout(patience.min(*left), sent).await;
         *left = left.saturating_sub(begun.elapsed());
         let mut answer = answer
             .map_err(|_| late("did not answer in time"))?
             .map_err(errors::broken)?;
-        if answer.status().is_success() {
+        let media_type = answer.headers().get(CONTENT_TYPE).cloned();
+        let is_text = media_type.is_some_and(|media_type| {
+            let text = media_type.to_str().unwrap_or_default();
+            text.starts_with("application/json") || text.starts_with("text/")
+        });
+        if answer.status().is_success() && !is_text {
             return Ok(answer);
         }
         let told = body(&mut answer).await.unwrap_or_default();
+        let told = String::from_utf8_lossy(&told).into_owned();
+        if answer.status().is_success() {
+            let told = crate::transport::shortened(&told);
+            return Err(errors::unreadable(format!("it is no sound: {told}")));
+        }
         Err(errors::refused(&Refusal {
             status: answer.status(),
             headers: answer.headers().clone(),
-            body: String::from_utf8_lossy(&told).into_owned(),
+            body: told,
         }))
     }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{authorized, errors};
 use crate::transport::VendorEndpoint;
-use vivavoce_seams::{ProviderError, Voice};
+use vivavoce_seams::{ErrorKind, ProviderError, Voice};
 
 /// OpenAI's voices.
 const VOICES: [&str; 13] = [
@@ -36,11 +36,15 @@ fn voice(id: &str, name: &str, language: &str) -> Voice {
     }
 }
 
-/// Those of another server.
+/// Those of another server; none of one that has no list.
 pub(super) async fn of_server(vendor: &VendorEndpoint) -> Result<Vec<Voice>, ProviderError> {
     let credential = vendor.credential(None)?;
     let request = vendor.transport.http().get(vendor.url.at(["audio", "voices"]));
-    let list = vendor.answer(authorized(request, &credential)?).await?;
+    let list = match vendor.answer(authorized(request, &credential)?).await {
+        Ok(list) => list,
+        Err(error) if error.kind == ErrorKind::InvalidRequest => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
     let list: Value = serde_json::from_slice(&list).map_err(errors::unreadable)?;
     Ok(listed(&list))
 }

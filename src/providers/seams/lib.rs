@@ -90,7 +90,7 @@ impl Accepts {
 /// What to listen for. The audio that follows is in the format that was agreed on by [`Accepts::nearest`].
 #[derive(Debug, Clone)]
 pub struct SttRequest {
-    /// BCP-47.
+    /// BCP-47; empty only where it is found out ([`SpeechToText::finds_language`]).
     pub language: String,
     /// The provider's model; empty means its default.
     pub model: String,
@@ -104,6 +104,9 @@ pub struct SttRequest {
     pub languages: Vec<String>,
     /// Whether speakers shall be told apart.
     pub diarize: bool,
+    /// Whether what is said in another language is written in English; asked of those that do
+    /// ([`SpeechToText::translates`]).
+    pub translate: bool,
     /// The caller's own credential; the server's when absent.
     pub credential: Option<Credential>,
     /// Who waits, where several have to.
@@ -277,6 +280,14 @@ pub trait SpeechToText: Send + Sync {
     /// Whether its [`SttEvent::EndOfSpeech`] says no more than that there was a pause: then a model that hears whether the
     /// speaker has finished knows better.
     fn ends_at_pauses(&self) -> bool {
+        false
+    }
+    /// Whether this model writes in English what is said in another language.
+    fn translates(&self, _model: &str) -> bool {
+        false
+    }
+    /// Whether this model finds out which language is spoken.
+    fn finds_language(&self, _model: &str) -> bool {
         false
     }
     /// Opens a stream: connected, and what was asked for not refused so far.

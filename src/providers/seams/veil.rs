@@ -210,6 +210,14 @@ impl SpeechToText for Veiled<dyn SpeechToText> {
         self.provider.answers_within()
     }
 
+    fn translates(&self, model: &str) -> bool {
+        self.provider.translates(model)
+    }
+
+    fn finds_language(&self, model: &str) -> bool {
+        self.provider.finds_language(model)
+    }
+
     fn final_delay(&self) -> FinalDelay {
         self.provider.final_delay()
     }
@@ -384,6 +392,7 @@ mod tests {
             keyterms: Vec::new(),
             languages: Vec::new(),
             diarize: false,
+            translate: false,
             credential: credential.clone(),
             format,
             party: Party::Operator,

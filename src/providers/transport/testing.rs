@@ -34,6 +34,7 @@ pub fn stt_request() -> SttRequest {
         keyterms: Vec::new(),
         languages: Vec::new(),
         diarize: false,
+        translate: false,
         credential: None,
     }
 }

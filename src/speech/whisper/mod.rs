@@ -47,6 +47,7 @@ const NONSENSE: f32 = -2.2;
 struct Special {
     end: u32,
     start: u32,
+    translate: u32,
     transcribe: u32,
     previous: u32,
     no_speech: u32,
@@ -63,6 +64,7 @@ impl Special {
         Self {
             end,
             start: end + 1,
+            translate: end + 101,
             transcribe: end + 102,
             previous: end + 104,
             no_speech: end + 105,
@@ -407,7 +409,12 @@ impl Whisper {
         let start = tokens.len();
         tokens.push(self.special.start);
         if let Some(language) = language {
-            tokens.extend([language, self.special.transcribe]);
+            let task = if hearing.translate {
+                self.special.translate
+            } else {
+                self.special.transcribe
+            };
+            tokens.extend([language, task]);
         }
         tokens.push(self.special.no_timestamps);
         Prompt { tokens, start }

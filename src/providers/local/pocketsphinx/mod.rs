@@ -123,6 +123,7 @@ mod tests {
             keyterms: Vec::new(),
             languages: Vec::new(),
             diarize: false,
+            translate: false,
             credential: None,
             format: AudioFormat::mono(Encoding::Linear16, rate),
         }
