@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix_http::BoxedPayloadStream;
-use actix_web::body::{BodyStream, BoxBody};
+use actix_web::body::{BodyStream, BoxBody, to_bytes};
 use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
-use actix_web::http::{ConnectionType, StatusCode, header};
+use actix_web::http::{ConnectionType, Method, StatusCode, header};
 use actix_web::middleware::Next;
 use actix_web::{Error, HttpRequest, HttpResponse, ResponseError, web};
 use bytes::{Bytes, BytesMut};
@@ -18,6 +18,7 @@ use futures_util::StreamExt;
 use futures_util::future::OptionFuture;
 use reqwest::header::HeaderMap;
 use reqwest::{Client, Upgraded, Url};
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncWriteExt, WriteHalf};
 use tokio_util::io::ReaderStream;
@@ -140,11 +141,13 @@ impl AtFormer {
         });
         let answer = OptionFuture::from(repeated.map(|repeated| self.ask(repeated))).await;
         let unreachable = || HttpResponse::ServiceUnavailable().finish();
-        answer.flatten().unwrap_or_else(unreachable)
+        answer
+            .flatten()
+            .map_or_else(unreachable, FormersAnswer::into_response)
     }
 
     /// Makes a request once more; `None` where nobody answers.
-    async fn ask(&self, request: Repeated) -> Option<HttpResponse> {
+    async fn ask(&self, request: Repeated) -> Option<FormersAnswer> {
         let made = self
             .client
             .request(request.method, request.url)
@@ -161,13 +164,27 @@ impl AtFormer {
                 return None;
             }
         }
-        let mut response = HttpResponse::build(status);
+        let body = body.freeze();
+        Some(FormersAnswer { status, told, body })
+    }
+}
+
+/// What the former server answered.
+struct FormersAnswer {
+    status: StatusCode,
+    told: HeaderMap,
+    body: Bytes,
+}
+
+impl FormersAnswer {
+    fn into_response(self) -> HttpResponse {
+        let mut response = HttpResponse::build(self.status);
         for name in [header::CONTENT_TYPE, header::ACCESS_CONTROL_ALLOW_ORIGIN] {
-            if let Some(value) = told.get(name.as_str()) {
+            if let Some(value) = self.told.get(name.as_str()) {
                 response.insert_header((name, value.as_bytes()));
             }
         }
-        Some(response.body(body.freeze()))
+        response.body(self.body)
     }
 }
 
@@ -207,6 +224,49 @@ fn may_be_there(path: &str) -> bool {
     .any(|prefix| path.starts_with(prefix))
 }
 
+/// Whether a request asks for a list of what may be at either server.
+fn is_list(method: &Method, path: &str) -> bool {
+    let path = path.trim_matches('/');
+    match *method {
+        Method::GET => matches!(path, "sessions" | "rtc/rooms"),
+        Method::POST => path == "twirp/livekit.RoomService/ListRooms",
+        _ => false,
+    }
+}
+
+/// Both servers' answers to a request for a list in one: the items of each list there follow those here. `None` if they
+/// cannot be.
+fn both(here: &[u8], there: &[u8], media_type: &str) -> Option<Bytes> {
+    if media_type.starts_with("application/protobuf") {
+        // Encoded messages one after the other are one with the items of both.
+        return Some([here, there].concat().into());
+    }
+    let mut lists: Map<String, Value> = serde_json::from_slice(here).ok()?;
+    let others: Map<String, Value> = serde_json::from_slice(there).ok()?;
+    for (name, others) in others {
+        let list = lists.entry(name).or_insert_with(|| json!([]));
+        if let (Value::Array(list), Value::Array(others)) = (list, others) {
+            list.extend(others);
+        }
+    }
+    serde_json::to_vec(&lists).ok().map(Bytes::from)
+}
+
+/// Adds what is at the former server to a list of what is here.
+async fn with_formers(
+    response: ServiceResponse,
+    there: FormersAnswer,
+) -> Result<ServiceResponse, actix_web::Error> {
+    let (request, response) = response.into_parts();
+    let (response, body) = response.into_parts();
+    let here = to_bytes(body).await?;
+    let media_type = response.headers().get(header::CONTENT_TYPE);
+    let media_type = media_type.and_then(|value| value.to_str().ok());
+    let list = both(&here, &there.body, media_type.unwrap_or_default()).unwrap_or(here);
+    let response = response.set_body(BoxBody::new(list));
+    Ok(ServiceResponse::new(request, response))
+}
+
 /// The middleware that asks the former server for what is not here. What a request sends is read by whoever answers it here,
 /// once its caller is known, and kept meanwhile.
 pub async fn ask_former(
@@ -222,12 +282,15 @@ pub async fn ask_former(
     // Nearly always there is none.
     let state = request.app_data::<web::Data<AppState>>().filter(|state| {
         let former = state.former.as_ref();
-        former.is_some_and(|former| former.is_there() && may_be_there(request.path()))
+        let may_be_there =
+            is_list(request.method(), request.path()) || may_be_there(request.path());
+        former.is_some_and(|former| former.is_there() && may_be_there)
     });
     let state = state.cloned();
     let Some(former) = state.as_ref().and_then(|state| state.former.as_ref()) else {
         return next.call(request).await;
     };
+    let is_list = is_list(request.method(), request.path());
     let (method, url) = (request.method().clone(), former.url(request.request()));
     let headers = former.headers(request.request());
     let (request, payload) = request.into_parts();
@@ -235,7 +298,12 @@ pub async fn ask_former(
     let response = next
         .call(ServiceRequest::from_parts(request, payload))
         .await?;
-    if response.status() != StatusCode::NOT_FOUND {
+    let asks = if is_list {
+        StatusCode::OK
+    } else {
+        StatusCode::NOT_FOUND
+    };
+    if response.status() != asks {
         return Ok(response);
     }
     let body = kept.borrow_mut().take();
@@ -253,8 +321,11 @@ pub async fn ask_former(
         return Ok(response);
     };
     match former.ask(repeated).await {
-        Some(answer) if answer.status() != StatusCode::NOT_FOUND => {
-            Ok(response.into_response(answer))
+        Some(answer) if is_list && answer.status == StatusCode::OK => {
+            with_formers(response, answer).await
+        }
+        Some(answer) if !is_list && answer.status != StatusCode::NOT_FOUND => {
+            Ok(response.into_response(answer.into_response()))
         }
         _ => Ok(response),
     }
@@ -314,4 +385,42 @@ pub async fn check_successor(
         "this address is for the server that replaces this one",
     );
     Ok(request.into_response(refused.error_response()))
+}
+
+#[cfg(test)]
+mod tests {
+    use livekit_protocol::{ListRoomsResponse, Room};
+    use prost::Message;
+
+    use super::*;
+
+    #[test]
+    fn lists_of_both_servers_are_one() {
+        let here = br#"{"sessions": [1], "calls": [], "agents": [7]}"#;
+        let there = br#"{"sessions": [2, 3], "calls": [4], "jobs": [5]}"#;
+        let list = both(here, there, "application/json").unwrap();
+        let list: Value = serde_json::from_slice(&list).unwrap();
+        let expected = json!({"sessions": [1, 2, 3], "calls": [4], "agents": [7], "jobs": [5]});
+        assert_eq!(list, expected);
+        assert_eq!(both(here, b"{", "application/json"), None);
+
+        let rooms = |names: &[&str]| {
+            let room = |name: &&str| Room {
+                name: (*name).to_owned(),
+                ..Room::default()
+            };
+            let rooms = names.iter().map(room).collect();
+            ListRoomsResponse { rooms }
+        };
+        let (here, there) = (rooms(&["a"]), rooms(&["b", "c"]));
+        let list = both(
+            &here.encode_to_vec(),
+            &there.encode_to_vec(),
+            "application/protobuf",
+        );
+        assert_eq!(
+            ListRoomsResponse::decode(list.unwrap()).unwrap(),
+            rooms(&["a", "b", "c"])
+        );
+    }
 }

@@ -102,6 +102,15 @@ impl<'s> Stubborn<'s> {
         texts.collect::<Vec<_>>().join(" ")
     }
 
+    /// How an utterance was played to its end, whichever socket was told so.
+    async fn completion_of(&mut self, id: &str) -> Value {
+        let is_its = |event: &&Value| event["type"] == "tts_playback_complete" && event["id"] == id;
+        if let Some(complete) = self.events.iter().find(is_its) {
+            return complete.clone();
+        }
+        self.session.completion_of(id).await.body
+    }
+
     /// Everything that came, in order.
     pub fn heard(&self) -> Vec<Chunk> {
         let mut sound = self.sound.clone();
@@ -130,10 +139,11 @@ pub async fn said_in_pieces(home: &Server, next: [&Server; BREAKS], seed: u64) -
         tokio::time::sleep(Duration::from_millis(random.u64(0..200))).await;
         client.comes_back().await;
     }
-    let complete = client.session.completion_of("a").await;
+    let complete = client.completion_of("a").await;
+    let told = complete["duration_ms"].as_u64().unwrap();
     let said = SaidInPieces {
         heard: client.heard(),
-        told: complete.time("duration_ms"),
+        told: Duration::from_millis(told),
         slowest: client.slowest,
     };
     client.session.close().await;

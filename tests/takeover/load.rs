@@ -89,17 +89,14 @@ impl Call {
 
 /// Texts that are said for whoever asks, none twice.
 async fn texts(url: String, running: Arc<AtomicBool>, said: Arc<AtomicUsize>) {
+    let client = client();
     while running.load(SeqCst) {
         let number = said.fetch_add(1, SeqCst);
         let body = json!({
             "text": format!("This is the text of number {number}."),
             "tts_config": local(json!({"model": "flite"})),
         });
-        let answer = client()
-            .post(format!("{url}/speak"))
-            .json(&body)
-            .send()
-            .await;
+        let answer = client.post(format!("{url}/speak")).json(&body).send().await;
         let answer = answer.unwrap();
         assert_eq!(answer.status(), 200);
         assert!(answer.bytes().await.unwrap().len() > 1_000);

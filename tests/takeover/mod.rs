@@ -39,13 +39,20 @@ impl Visitors {
     fn of(server: &Server) -> Self {
         let running = Arc::new(AtomicBool::new(true));
         let answered = Arc::<AtomicUsize>::default();
+        // Each request over a connection of its own.
+        let client = reqwest::Client::builder()
+            .timeout(PATIENCE)
+            .no_proxy()
+            .pool_max_idle_per_host(0)
+            .build()
+            .unwrap();
         let visit = |path: &'static str| {
+            let client = client.clone();
             let (running, answered) = (Arc::clone(&running), Arc::clone(&answered));
             let url = format!("{}{path}", server.url);
             tokio::spawn(async move {
                 while running.load(SeqCst) {
-                    // Each over a connection of its own.
-                    let answer = client().get(&url).send().await.unwrap();
+                    let answer = client.get(&url).send().await.unwrap();
                     assert_eq!(answer.status(), 200, "{url}");
                     answered.fetch_add(1, SeqCst);
                     // The processor is for others, too.
@@ -271,9 +278,34 @@ async fn people_in_rooms_hear_each_other_all_the_time_and_who_comes_later_hears_
         &json!({"identity": ready["service_participant_identity"]}),
     )
     .await;
+    let list = async |method, path| {
+        let nothing = serde_json::json!({});
+        let token = crate::rooms::token(600, &serde_json::json!({"roomList": true}), &nothing);
+        let (status, list) = crate::rooms::ask(&new, method, path, Some(&token), &nothing).await;
+        assert_eq!(status, 200, "{list}");
+        list
+    };
+    let sessions = list(reqwest::Method::GET, "/sessions").await;
+    assert_eq!(
+        sessions["sessions"][0]["stream_id"], ready["stream_id"],
+        "{sessions}"
+    );
     session.close().await;
     // And into a room that is new.
     let mut dan = join(&new, Kind::Python, "den", "dan").await;
+    // Lists have the rooms of both.
+    for (method, path) in [
+        (reqwest::Method::GET, "/rtc/rooms"),
+        (
+            reqwest::Method::POST,
+            "/twirp/livekit.RoomService/ListRooms",
+        ),
+    ] {
+        let rooms = list(method, path).await;
+        let rooms = rooms["rooms"].as_array().unwrap();
+        let names: Vec<_> = rooms.iter().map(|room| &room["name"]).collect();
+        assert_eq!(names, ["den", "lounge"]);
+    }
     let mut eve = join(&new, Kind::Browser, "den", "eve").await;
     dan.publish(600).await;
     eve.hears("dan", 600).await;
