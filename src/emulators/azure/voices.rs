@@ -57,6 +57,15 @@ const VOICES: &[Row] = &[
         "24000",
     ),
     (
+        "en-US-SaraNeural",
+        "Sara",
+        "Female",
+        "en-US",
+        ENGLISH,
+        &[],
+        "24000",
+    ),
+    (
         "en-US-GuyNeural",
         "Guy",
         "Male",

@@ -13,7 +13,7 @@ type Voice = (
     &'static [&'static str],
 );
 
-/// Some of the vendor's voices.
+/// Some of the vendor's voices: among them those that programs for it use unless they are told another.
 const VOICES: &[Voice] = &[
     ("aura-2-thalia-en", "feminine", "American", &["en", "en-US"]),
     (
@@ -22,6 +22,13 @@ const VOICES: &[Voice] = &[
         "American",
         &["en", "en-US"],
     ),
+    (
+        "aura-2-andromeda-en",
+        "feminine",
+        "American",
+        &["en", "en-US"],
+    ),
+    ("aura-2-helena-en", "feminine", "American", &["en", "en-US"]),
     ("aura-2-draco-en", "masculine", "British", &["en", "en-GB"]),
     (
         "aura-2-celeste-es",

@@ -8,7 +8,7 @@ use crate::visit::Visit;
 use crate::{Direction, Emulation, Vendor};
 
 /// Id, name, gender, accent, language, locale.
-const STOCK: [[&str; 6]; 4] = [
+const STOCK: [[&str; 6]; 5] = [
     [
         "JBFqnCBsd6RMkjVDRZzb",
         "George",
@@ -28,6 +28,14 @@ const STOCK: [[&str; 6]; 4] = [
     [
         "EXAVITQu4vr4xnSDxMaL",
         "Sarah",
+        "female",
+        "american",
+        "en",
+        "en-US",
+    ],
+    [
+        "hpp4J3VqNfWAUOO0d1Us",
+        "Bella",
         "female",
         "american",
         "en",

@@ -39,7 +39,7 @@ class Tone:
         self.running = True
 
     async def play(self):
-        samples = RATE // 50
+        samples = RATE // 10
         at = 0
         while self.running:
             phase = 2 * np.pi * self.hertz * (np.arange(samples) + at) / RATE
@@ -142,7 +142,8 @@ class Client:
 
     async def hear(self, track, identity):
         """Keeps the newest second of a track's samples; a participant's newest track is the one that counts."""
-        stream = rtc.AudioStream(track, sample_rate=RATE, num_channels=1)
+        # Larger frames than the usual 10 ms: each costs this process, not the server, and many of it run at once.
+        stream = rtc.AudioStream(track, sample_rate=RATE, num_channels=1, frame_size_ms=100)
         self.streams[identity] = stream
         self.heard[identity] = np.zeros(0, dtype=np.int16)
         async for event in stream:
