@@ -477,6 +477,7 @@ fn app_state(
 ) -> Result<(web::Data<Sockets>, web::Data<AppState>), ServerError> {
     let synthesizer = synthesizer(settings, providers, quotas)?;
     let sessions = SessionRegistry::default().start();
+    let dialect = Arc::new(settings.dialect.words());
     let services = Arc::new(SessionServices {
         providers: Arc::clone(providers),
         synthesizer: Arc::clone(&synthesizer),
@@ -493,6 +494,7 @@ fn app_state(
         backchannels: Arc::new(backchannels(settings)),
         resumes: Arc::new(Resumes::with_prefix(notifiers.replicas.token_prefix())),
         replicas: Some(Arc::clone(&notifiers.replicas)),
+        dialect: Arc::clone(&dialect),
     });
     let store = vivavoce_models::Store::new(settings.models_path());
     let models = move || {
@@ -527,6 +529,7 @@ fn app_state(
         draining: drain.draining.clone(),
         given: drain.given.clone(),
         work: drain.work.clone(),
+        dialect,
     };
     let sockets = Sockets::new(settings, services);
     Ok((web::Data::new(sockets), web::Data::new(state)))
@@ -537,7 +540,7 @@ async fn serve(config: &Config, read: Read, takeover: bool) -> Result<(), Server
     warn(config);
     let (former, listening) = takeover::ask_former(settings, takeover).await?;
     let authorities = Authorities::read(settings.outgoing.ca_file.as_deref())?;
-    let auth = Authenticator::open(&settings.auth, &authorities)?;
+    let auth = Authenticator::open(&settings.auth, &authorities, settings.dialect.words())?;
     let secure = secure(settings)?;
     let connections = raise_file_limit(settings);
     let providers = Arc::new(providers(settings)?);
@@ -649,7 +652,7 @@ fn dial_agents(
     drain: &Drain,
 ) -> Result<Addr<AgentDialler>, ServerError> {
     let routes = AgentRoutes::new(settings).map_err(ServerError::Agents)?;
-    let plan = routes.map(|routes| DialPlan::new(routes, authorities));
+    let plan = routes.map(|routes| DialPlan::new(routes, authorities, settings.dialect.words()));
     let scheme = settings.server.tls_cert.as_ref().map_or("ws", |_| "wss");
     let address = SocketAddr::new(settings.server.host, settings.server.port);
     let parts = DiallerParts {

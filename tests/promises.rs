@@ -9,6 +9,7 @@ mod bench;
 mod codecs;
 mod command_line;
 mod console;
+mod dialect;
 mod disk_full;
 mod emulate;
 mod examples;

@@ -38,6 +38,7 @@ fn secrets_of_the_server() -> Vec<(&'static str, String)> {
         "AGENT_ROUTES_JSON" => {
             json!([{"host": "a.example", "url": "wss://a.example/", "secret": SECRET}]).to_string()
         }
+        "OPENAI_MODELS_JSON" => json!({"mine": format!("local/{SECRET}")}).to_string(),
         "TURNS_BACKCHANNELS_JSON" => json!({"en": [SECRET]}).to_string(),
         "SIP_TENANT_HOSTS" => json!({"a": ["a.example"]}).to_string(),
         "SIP_TENANT_NUMBERS" => json!({"a": ["+14155550123"]}).to_string(),

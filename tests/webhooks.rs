@@ -29,10 +29,19 @@ impl Receiver {
 
     /// The same, with signatures of this secret.
     pub fn checking(secret: &str, port: u16, failures: u32) -> Self {
+        Self::with(&[&port.to_string(), secret, &failures.to_string()])
+    }
+
+    /// One on any port that looks for headers with this word.
+    pub fn in_dialect(word: &str) -> Self {
+        Self::with(&["0", SECRET, "0", word])
+    }
+
+    fn with(arguments: &[&str]) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let mut child = Command::new(root.join(".clients/python/bin/python"))
             .arg(root.join("tests/clients/webhook_receiver.py"))
-            .args([&port.to_string(), secret, &failures.to_string()])
+            .args(arguments)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

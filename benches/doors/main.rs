@@ -81,6 +81,7 @@ fn parts(settings: &Settings) -> Parts {
     let synthesizer = Synthesizer::open(Arc::clone(&providers), &synthesis).unwrap();
     let sessions = SessionRegistry::default().start();
     let services = Arc::new(SessionServices {
+        dialect: Arc::new(settings.dialect.words()),
         providers: Arc::clone(&providers),
         synthesizer: Arc::clone(&synthesizer),
         sessions: sessions.clone(),
@@ -103,7 +104,13 @@ fn parts(settings: &Settings) -> Parts {
     let hooks = Hooks::in_folder(configured, settings.storage.data_dir.clone());
     Parts {
         state: web::Data::new(AppState {
-            auth: Authenticator::open(&settings.auth, &Authorities::default()).unwrap(),
+            dialect: Arc::new(settings.dialect.words()),
+            auth: Authenticator::open(
+                &settings.auth,
+                &Authorities::default(),
+                settings.dialect.words(),
+            )
+            .unwrap(),
             synthesizer,
             voices: VoiceRegistry::new(Arc::clone(&providers)).start(),
             providers,

@@ -7,6 +7,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Upgraded, Url};
 
 use vivavoce_config::Secret;
+use vivavoce_core::dialect::Dialect;
 use vivavoce_core::egress_policy::{EgressDenied, EgressPolicy, PublicOnly};
 use vivavoce_core::tls_roots::Authorities;
 use vivavoce_socket as socket;
@@ -28,10 +29,16 @@ pub(crate) enum DialError {
 pub(crate) struct Clients {
     client: Client,
     egress: EgressPolicy,
+    /// How headers are named.
+    dialect: Dialect,
 }
 
 impl Clients {
-    pub(crate) fn new(authorities: &Authorities, egress: EgressPolicy) -> io::Result<Self> {
+    pub(crate) fn new(
+        authorities: &Authorities,
+        egress: EgressPolicy,
+        dialect: Dialect,
+    ) -> io::Result<Self> {
         let client = authorities.websocket_client();
         let client = if egress.private {
             client
@@ -39,7 +46,11 @@ impl Clients {
             client.dns_resolver(PublicOnly)
         };
         let client = client.build().map_err(io::Error::other)?;
-        Ok(Self { client, egress })
+        Ok(Self {
+            client,
+            egress,
+            dialect,
+        })
     }
 
     /// Opens a WebSocket.
@@ -53,7 +64,7 @@ impl Clients {
         let headers = signed(secret, id, "").into_iter();
         let headers: HeaderMap = headers
             .filter_map(|(name, value)| {
-                let name = HeaderName::try_from(name).ok()?;
+                let name = HeaderName::try_from(&*self.dialect.header(name)).ok()?;
                 Some((name, HeaderValue::try_from(value).ok()?))
             })
             .collect();

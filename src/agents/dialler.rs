@@ -25,6 +25,7 @@ use vivavoce_actors::session::protocol::ServerMessage;
 use vivavoce_actors::session::{self, Caller, Places, SessionServices};
 use vivavoce_auth::{Access, Owner};
 use vivavoce_core::backoff::Backoff;
+use vivavoce_core::dialect::Dialect;
 use vivavoce_core::tls_roots::Authorities;
 use vivavoce_quotas::Refused;
 use vivavoce_quotas::shared_limit::{SharedLimit, Size};
@@ -73,8 +74,12 @@ pub struct DialPlan {
 
 impl DialPlan {
     /// A plan for the agents of the settings.
-    pub fn new(routes: AgentRoutes, authorities: &Authorities) -> io::Result<Self> {
-        let clients = Clients::new(authorities, routes.egress)?;
+    pub fn new(
+        routes: AgentRoutes,
+        authorities: &Authorities,
+        dialect: Dialect,
+    ) -> io::Result<Self> {
+        let clients = Clients::new(authorities, routes.egress, dialect)?;
         Ok(Self { routes, clients })
     }
 }
@@ -354,6 +359,7 @@ impl AgentCall {
         let given = Given {
             stream_id: stream_id.to_owned(),
             room_name: self.call.room_name.clone(),
+            dialect: Arc::clone(&parts.services.dialect),
         };
         let told = self.told(stream_id);
         let services = Arc::clone(&parts.services);

@@ -3,15 +3,15 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use bytestring::ByteString;
-use serde::Deserialize;
-use serde_json::value::RawValue;
 
 use vivavoce_actors::session::SessionSocket;
+use vivavoce_core::dialect::Dialect;
+use vivavoce_core::json::{Fields, quoted};
 use vivavoce_socket::{Closed, SocketHandler, SocketWriter};
 
 /// What the server knows before the agent says anything.
@@ -19,6 +19,8 @@ use vivavoce_socket::{Closed, SocketHandler, SocketWriter};
 pub(crate) struct Given {
     pub(crate) stream_id: String,
     pub(crate) room_name: String,
+    /// In which it names things.
+    pub(crate) dialect: Arc<Dialect>,
 }
 
 /// How far an agent has come.
@@ -79,65 +81,6 @@ impl SocketHandler for AgentSocket {
     }
 }
 
-/// The fields of an object, in their order and as they are written; those that come twice stay so.
-struct Fields<'a>(Vec<(String, &'a RawValue)>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
-    fn deserialize<D: serde::Deserializer<'de>>(object: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Fields<'de>;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<M: serde::de::MapAccess<'de>>(
-                self,
-                mut map: M,
-            ) -> Result<Self::Value, M::Error> {
-                let mut fields = Vec::new();
-                while let Some(field) = map.next_entry()? {
-                    fields.push(field);
-                }
-                Ok(Fields(fields))
-            }
-        }
-        object.deserialize_map(Visitor)
-    }
-}
-
-impl<'a> Fields<'a> {
-    fn get(&self, name: &str) -> Option<&'a RawValue> {
-        let known = self.0.iter().find(|(known, _)| known == name);
-        known
-            .map(|(_, value)| *value)
-            .filter(|value| value.get() != "null")
-    }
-
-    /// The object with these fields in place of its own.
-    fn with(&self, given: &BTreeMap<&str, String>) -> String {
-        let mut text = String::from("{");
-        let own = self
-            .0
-            .iter()
-            .filter(|(name, _)| !given.contains_key(name.as_str()));
-        let own = own.map(|(name, value)| (name.as_str(), value.get()));
-        let given = given.iter().map(|(name, value)| (*name, value.as_str()));
-        for (nth, (name, value)) in own.chain(given).enumerate() {
-            let comma = if nth == 0 { "" } else { "," };
-            // Writing into a string does not fail.
-            let _ = write!(text, "{comma}{}:{value}", quoted(name));
-        }
-        text.push('}');
-        text
-    }
-}
-
-fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
-}
-
 fn is_resume(text: &str) -> bool {
     let fields: Result<Fields<'_>, _> = serde_json::from_str(text);
     let kind = fields.ok().and_then(|fields| fields.get("type"));
@@ -146,7 +89,8 @@ fn is_resume(text: &str) -> bool {
 
 /// A `config` with what it has left out; `None` where a text is none.
 fn config(text: &str, given: &Given) -> Option<String> {
-    let fields: Fields<'_> = serde_json::from_str(text).ok()?;
+    let respelled = given.dialect.config(text);
+    let fields: Fields<'_> = serde_json::from_str(respelled.as_deref().unwrap_or(text)).ok()?;
     if fields.get("type")?.get() != "\"config\"" {
         return None;
     }
@@ -164,7 +108,7 @@ fn config(text: &str, given: &Given) -> Option<String> {
         .map(|rtc| serde_json::from_str::<Fields<'_>>(rtc.get()))
     {
         None => {
-            missing.insert("rtc", Fields(Vec::new()).with(&room));
+            missing.insert("rtc", Fields::none().with(&room));
         }
         Some(Ok(rtc)) if rtc.get("room_name").is_none() => {
             missing.insert("rtc", rtc.with(&room));
@@ -184,12 +128,19 @@ mod tests {
         let given = Given {
             stream_id: "id-1".to_owned(),
             room_name: "call-\"+49".to_owned(),
+            dialect: Arc::new(Dialect::new("livekit", "vox")),
         };
         for (sent, taken) in [
             (
                 r#"{"type":"config","audio":true}"#,
                 Some(
                     r#"{"type":"config","audio":true,"rtc":{"room_name":"call-\"+49"},"stream_id":"id-1"}"#,
+                ),
+            ),
+            (
+                r#"{"type":"config","stream_id":"own","livekit":{"vox_participant_name":"a"}}"#,
+                Some(
+                    r#"{"type":"config","stream_id":"own","rtc":{"service_participant_name":"a","room_name":"call-\"+49"}}"#,
                 ),
             ),
             (

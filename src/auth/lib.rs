@@ -44,7 +44,8 @@
 //! ];
 //! let settings: HashMap<_, _> = settings.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
 //! let config = Config::from_sources(&[], &settings, None).unwrap();
-//! let authenticator = Authenticator::open(&config.settings.auth, &Authorities::default());
+//! let dialect = config.settings.dialect.words();
+//! let authenticator = Authenticator::open(&config.settings.auth, &Authorities::default(), dialect);
 //! let authenticator = authenticator.unwrap().expect("authentication is on");
 //!
 //! let credentials = Credentials {
@@ -92,6 +93,7 @@ use secrets::Secrets;
 use service::AuthService;
 use token::{Holder, Token};
 use vivavoce_config::{Auth, SocketAuth};
+use vivavoce_core::dialect::Dialect;
 use vivavoce_core::tls_roots::Authorities;
 
 /// Why authentication failed. The messages contain nothing of the request.
@@ -176,8 +178,12 @@ pub struct Authenticator {
 
 impl Authenticator {
     /// An authenticator for these settings; `None` if authentication is off. Reads the signing key. The service's
-    /// certificate must be signed by the system's authorities or by `authorities`.
-    pub fn open(settings: &Auth, authorities: &Authorities) -> Result<Option<Self>, SetupError> {
+    /// certificate must be signed by the system's authorities or by `authorities`; it is asked in this dialect.
+    pub fn open(
+        settings: &Auth,
+        authorities: &Authorities,
+        dialect: Dialect,
+    ) -> Result<Option<Self>, SetupError> {
         let methods = Methods::from_settings(settings).map_err(SetupError::Settings)?;
         if !settings.required {
             return Ok(None);
@@ -189,6 +195,7 @@ impl Authenticator {
                 settings.timeout_seconds,
                 settings.cache_seconds,
                 authorities,
+                dialect,
             )
         });
         Ok(Some(Self {
@@ -335,9 +342,10 @@ mod tests {
     }
 
     fn at(settings: &Auth, interface: Interface, query: &str) -> Result<Access, AuthError> {
-        let authenticator = Authenticator::open(settings, &Authorities::default())
-            .unwrap()
-            .unwrap();
+        let authenticator =
+            Authenticator::open(settings, &Authorities::default(), Dialect::default())
+                .unwrap()
+                .unwrap();
         let credentials = Credentials {
             authorization: Vec::new(),
             query,
@@ -497,7 +505,7 @@ mod tests {
     fn an_authenticator_shows_no_secret() {
         let shown = format!(
             "{:?}",
-            Authenticator::open(&tenant_a(), &Authorities::default())
+            Authenticator::open(&tenant_a(), &Authorities::default(), Dialect::default())
                 .unwrap()
                 .unwrap()
         );

@@ -60,11 +60,15 @@ impl Owner {
         let Ok(fields) = serde_json::from_str::<Map<String, Value>>(metadata) else {
             return Self::Unknown;
         };
-        match fields.get(TENANT) {
-            None | Some(Value::Null) if fields.get(OPERATOR) == Some(&Value::Bool(true)) => {
-                Self::Operator
-            }
-            None | Some(Value::Null) => Self::Nobody,
+        // A blank one is none.
+        let is_some = |id: &&Value| match id {
+            Value::Null => false,
+            Value::String(id) => !id.trim().is_empty(),
+            _ => true,
+        };
+        match fields.get(TENANT).filter(is_some) {
+            None if fields.get(OPERATOR) == Some(&Value::Bool(true)) => Self::Operator,
+            None => Self::Nobody,
             Some(Value::String(id)) => TenantId::new(id).map_or(Self::Unknown, Self::Tenant),
             Some(_) => Self::Unknown,
         }
@@ -168,7 +172,7 @@ mod tests {
                 r#"{"auth_id":"a","operator":true}"#,
                 Owner::Tenant(tenant("a")),
             ),
-            (r#"{"auth_id":""}"#, Owner::Unknown),
+            (r#"{"auth_id":" "}"#, Owner::Nobody),
             (r#"{"auth_id":7}"#, Owner::Unknown),
             ("[]", Owner::Unknown),
             ("null", Owner::Unknown),

@@ -21,12 +21,11 @@ use super::signing::KeyFile;
 use super::token::{Holder, Token};
 use super::{AuthError, SetupError};
 use vivavoce_config::HttpUrl;
+use vivavoce_core::dialect::Dialect;
 use vivavoce_core::log_interval::LogInterval;
 use vivavoce_core::party::TenantId;
 use vivavoce_core::tls_roots::Authorities;
 
-/// The constant `sub` claim.
-const SUBJECT: &str = "service-auth";
 /// The lifetime of a signed request.
 const LIFETIME_SECONDS: u64 = 300;
 /// The maximum size of an answer.
@@ -40,7 +39,9 @@ const IDLE_CONNECTION: Duration = Duration::from_secs(4);
 
 /// Headers, and prefixes of headers, that are not passed on to the service.
 const HIDDEN_HEADERS: &[&str] = &["authorization", "cookie", "host", "x-real-ip"];
-const HIDDEN_PREFIXES: &[&str] = &["x-forwarded-", "x-service-"];
+const HIDDEN_PREFIXES: &[&str] = &["x-forwarded-", OWN_HEADERS];
+/// The prefix of this service's own headers.
+const OWN_HEADERS: &str = "x-service-";
 
 /// The request that a token is used for.
 #[derive(Clone)]
@@ -94,20 +95,30 @@ impl AuthRequest {
     }
 
     /// The claims about the request. A body that is not JSON is an error: it must not count as absent.
-    fn claims(&self, token: &Token, now: SystemTime) -> serde_json::Result<Vec<u8>> {
+    fn claims(
+        &self,
+        token: &Token,
+        now: SystemTime,
+        dialect: &Dialect,
+    ) -> serde_json::Result<Vec<u8>> {
         let issued = now
             .duration_since(UNIX_EPOCH)
             .map_or(0, |now| now.as_secs());
         let body = Some(&self.body).filter(|body| !body.is_empty());
         let body: Option<&RawValue> = body.map(|body| serde_json::from_slice(body)).transpose()?;
+        // Ours are gone already.
+        let hidden = dialect.header(OWN_HEADERS);
+        let told = self.headers.iter();
+        let told = told.map(|(name, value)| (name.as_str(), value.as_str()));
+        let told = told.filter(|(name, _)| !name.starts_with(&*hidden));
         serde_json::to_vec(&Claims {
-            sub: SUBJECT,
+            sub: dialect.subject(),
             iat: issued,
             exp: issued + LIFETIME_SECONDS,
             auth_data: AuthData {
                 token: token.expose(),
                 request_body: body.map_or(Body::None {}, Body::Json),
-                request_headers: &self.headers,
+                request_headers: told.collect(),
                 request_path: &self.path,
                 request_method: &self.method,
             },
@@ -117,7 +128,7 @@ impl AuthRequest {
 
 #[derive(Serialize)]
 struct Claims<'a> {
-    sub: &'static str,
+    sub: String,
     iat: u64,
     exp: u64,
     auth_data: AuthData<'a>,
@@ -127,7 +138,7 @@ struct Claims<'a> {
 struct AuthData<'a> {
     token: &'a str,
     request_body: Body<'a>,
-    request_headers: &'a BTreeMap<String, String>,
+    request_headers: BTreeMap<&'a str, &'a str>,
     request_path: &'a str,
     request_method: &'a str,
 }
@@ -149,6 +160,7 @@ pub(super) struct AuthService {
     slots: Semaphore,
     address_limits: AddressLimits,
     decisions: Option<Decisions>,
+    dialect: Arc<Dialect>,
 }
 
 impl AuthService {
@@ -158,6 +170,7 @@ impl AuthService {
         patience: Duration,
         keep: Duration,
         authorities: &Authorities,
+        dialect: Dialect,
     ) -> Result<Self, SetupError> {
         let path = key.clone();
         let key = KeyFile::open(key).map_err(|source| SetupError::Key { path, source })?;
@@ -181,6 +194,7 @@ impl AuthService {
             slots: Semaphore::new(MAX_REQUESTS),
             address_limits: AddressLimits::default(),
             decisions: Decisions::new(keep),
+            dialect: Arc::new(dialect),
         })
     }
 
@@ -228,10 +242,10 @@ impl AuthService {
             None => None,
         };
         let _slot = self.slots.acquire().await;
-        let key = Arc::clone(&self.key);
+        let (key, dialect) = (Arc::clone(&self.key), Arc::clone(&self.dialect));
         let now = SystemTime::now();
         let sign = move || {
-            let claims = request.claims(&token, now);
+            let claims = request.claims(&token, now, &dialect);
             key.sign(&claims.map_err(|_| AuthError::Signing)?)
         };
         let signed = tokio::task::spawn_blocking(sign).await;
@@ -411,7 +425,9 @@ mod tests {
             Bytes::from_static(body.as_bytes()),
         );
         let now = UNIX_EPOCH + Duration::from_millis(1_700_000_000_900);
-        let claims = request.claims(&Token::new("t").unwrap(), now).unwrap();
+        let claims = request
+            .claims(&Token::new("t").unwrap(), now, &Dialect::default())
+            .unwrap();
         serde_json::from_slice(&claims).unwrap()
     }
 
@@ -471,7 +487,8 @@ mod tests {
         let now = UNIX_EPOCH;
         for body in [&b"{"[..], b"text", b"{} {}", b" ", b"{\"a\": \"\xff\"}"] {
             let request = AuthRequest::new("POST", "/speak", [], Bytes::from_static(body));
-            assert!(request.claims(&Token::new("t").unwrap(), now).is_err());
+            let claims = request.claims(&Token::new("t").unwrap(), now, &Dialect::default());
+            assert!(claims.is_err());
         }
         for body in ["[1]", "null", "\"x\""] {
             let told = &claims(&[], body)["auth_data"]["request_body"];

@@ -12,7 +12,8 @@ pub(super) fn run(config: &Config) -> Result<(), Failure> {
     // Loading has not read the files that settings refer to.
     let ca_file = config.settings.outgoing.ca_file.as_deref();
     let authorities = Authorities::read(ca_file).map_err(Failure::usage)?;
-    Authenticator::open(&config.settings.auth, &authorities).map_err(Failure::usage)?;
+    let dialect = config.settings.dialect.words();
+    Authenticator::open(&config.settings.auth, &authorities, dialect).map_err(Failure::usage)?;
     secure(&config.settings).map_err(Failure::usage)?;
     check_telephone(&config.settings).map_err(Failure::usage)?;
     println!("settings: good");

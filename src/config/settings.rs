@@ -348,6 +348,16 @@ settings! {
         requests_per_second: Option<NonZeroU32> = "", "limits.requests_per_second", "LIMITS_REQUESTS_PER_SECOND";
     }
 
+    /// The words of clients that were written for another server of the family (docs/dialects.md).
+    dialect: DialectWords {
+        /// What the room provider is called in paths, in `config` and in answers, in place of `rtc`. Requests may always say
+        /// `rtc`.
+        room_provider: String = "rtc", "dialect.room_provider", "DIALECT_ROOM_PROVIDER", check one_word;
+        /// What this service is called in fields, in headers and in the `sub` of requests to the authentication service, in place
+        /// of `service`. Requests may always say `service`.
+        service: String = "service", "dialect.service", "DIALECT_SERVICE", check one_word;
+    }
+
     /// Authentication.
     auth: Auth {
         /// Whether the protected endpoints require a token.
@@ -707,6 +717,18 @@ fn a_share(value: &u8) -> Result<(), &'static str> {
         Ok(())
     } else {
         Err("be 1 to 100")
+    }
+}
+
+#[expect(clippy::ptr_arg, reason = "a check takes what the setting has")]
+fn one_word(value: &String) -> Result<(), &'static str> {
+    vivavoce_core::dialect::check_word(value)
+}
+
+impl DialectWords {
+    /// The dialect of these words.
+    pub fn words(&self) -> vivavoce_core::dialect::Dialect {
+        vivavoce_core::dialect::Dialect::new(&self.room_provider, &self.service)
     }
 }
 

@@ -1,7 +1,11 @@
 //! Deserialising JSON from outside into our types. An error names the field that is wrong and never repeats its
 //! value, which may be a credential or what somebody said.
 
+mod fields;
+
 use serde::de::{DeserializeOwned, IgnoredAny};
+
+pub use fields::{Fields, quoted};
 
 /// Why a text does not deserialise.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

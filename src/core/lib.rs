@@ -4,7 +4,8 @@
 //! # What lives here
 //!
 //! * **Input.** [`json`] deserialises JSON from outside with errors that name the field and never repeat the value;
-//!   [`phone`], [`host_name`] and [`stream_id`] parse names once, at the edge, into types that are trusted inside.
+//!   [`phone`], [`host_name`] and [`stream_id`] parse names once, at the edge, into types that are trusted inside;
+//!   [`dialect`] reads the names of other servers of the family.
 //! * **Text.** [`sentences`] splits text that a language model writes token by token into pieces that can be synthesised
 //!   one by one, at most 300 characters (about 20 seconds of speech) each;
 //!   [`ssml`] reads documents that say how a text is spoken.
@@ -44,6 +45,7 @@
 pub mod backoff;
 pub mod call;
 pub mod causes;
+pub mod dialect;
 pub mod egress_policy;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;

@@ -13,20 +13,22 @@ use serde::{Deserialize, Serialize};
 /// The maximum length of a tenant id, in bytes.
 const MAX_ID_BYTES: usize = 256;
 
-/// A tenant's id: 1–256 bytes without control characters. Never a metric label.
+/// A tenant's id: 1–256 bytes without control characters, not blank. Never a metric label.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TenantId(Arc<str>);
 
 /// The text is not a valid tenant id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("must be 1 to {MAX_ID_BYTES} bytes without control characters")]
+#[error("must be 1 to {MAX_ID_BYTES} bytes without control characters, and not blank")]
 pub struct InvalidTenant;
 
 impl TenantId {
     /// Validates a tenant id.
     pub fn new(id: &str) -> Result<Self, InvalidTenant> {
-        let good = (1..=MAX_ID_BYTES).contains(&id.len()) && !id.chars().any(char::is_control);
+        let good = (1..=MAX_ID_BYTES).contains(&id.len())
+            && !id.trim().is_empty()
+            && !id.chars().any(char::is_control);
         good.then(|| Self(id.into())).ok_or(InvalidTenant)
     }
 
@@ -99,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_tenant_has_a_name() {
-        for id in ["", "a\nb", &"x".repeat(257)] {
+        for id in ["", " ", "a\nb", &"x".repeat(257)] {
             assert_eq!(TenantId::new(id), Err(InvalidTenant), "{id:?}");
         }
         assert_eq!(TenantId::new("Ärzte e.V.").unwrap().as_str(), "Ärzte e.V.");

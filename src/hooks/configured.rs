@@ -237,7 +237,9 @@ fn own(entry: Entry, egress: EgressPolicy) -> Result<ConfiguredHook, String> {
         let allow = "sip.allow_insecure_hooks, sip.allow_private_hooks allow more";
         format!("url {problem}; {allow}")
     })?;
-    let owner = entry.auth_id.map(|id| TenantId::new(&id)).transpose();
+    // A blank one is none.
+    let owner = entry.auth_id.filter(|id| !id.trim().is_empty());
+    let owner = owner.map(|id| TenantId::new(&id)).transpose();
     let secret = entry.secret.map(Secret::new);
     if secret.as_ref().is_some_and(short) {
         return Err(format!("secret {TOO_SHORT}"));

@@ -233,7 +233,9 @@ impl<'a> Table<'a> {
                 .map_err(|problem| refused("host", problem))?;
             check_url(&request.url, self.configured.egress_policy())
                 .map_err(|problem| refused("url", &problem))?;
-            let owner = match (access.tenant(), request.auth_id) {
+            // A blank one is none.
+            let owner = request.auth_id.filter(|id| !id.trim().is_empty());
+            let owner = match (access.tenant(), owner) {
                 (Some(_), Some(_)) => {
                     let problem = "may be given only by a caller without a tenant";
                     return Err(refused("auth_id", problem));

@@ -11,6 +11,7 @@ use actix_web::{FromRequest, Handler, HttpMessage, HttpRequest, Responder, Respo
 use std::future::{Ready, ready};
 
 use super::body;
+use super::dialect::AskedPath;
 use super::entries::{Callers, Handling, Reads, bounds};
 use super::error::{ApiError, Code};
 use super::limits::{self, Limits};
@@ -172,6 +173,10 @@ fn auth_request(request: &HttpRequest, body: Bytes) -> AuthRequest {
     let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
     let caller = request.app_data::<web::Data<Limits>>();
     let caller = caller.and_then(|limits| limits.caller(request));
-    let path = limits::path(request);
+    let asked = request.extensions();
+    let asked = asked
+        .get::<AskedPath>()
+        .map(|AskedPath(path)| path.as_str());
+    let path = asked.unwrap_or_else(|| limits::path(request));
     AuthRequest::new(request.method().as_str(), path, headers, body).asked_by(caller)
 }

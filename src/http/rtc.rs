@@ -2,13 +2,14 @@
 //! [`vivavoce_actors::registry::rooms::RoomRegistry`].
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use actix_web::http::header;
 use actix_web::{HttpRequest, HttpResponse, web};
 use livekit_protocol::participant_info::{Kind, State};
 use livekit_protocol::{self as livekit, ParticipantInfo, TrackInfo, TrackSource, TrackType};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::body::{self, JsonBody};
 use super::error::{ApiError, Code};
@@ -21,6 +22,7 @@ use crate::auth::Entered;
 use vivavoce_actors::registry::rooms::{
     Admit, CheckSignature, ListRooms, MuteTrack, RemoveParticipant, RoomsError, ShowRoom, TakeEvent,
 };
+use vivavoce_core::dialect::Dialect;
 use vivavoce_replicas::ROOMS_URL;
 use vivavoce_seams::{EventError, RoomError, RoomErrorKind, SignedEvent};
 
@@ -67,7 +69,7 @@ pub struct MuteRequest {
 }
 
 /// Response of `POST /rtc/token`.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, JsonSchema)]
 pub struct TokenAnswer {
     /// A token for this room only.
     token: String,
@@ -77,6 +79,21 @@ pub struct TokenAnswer {
     participant_identity: String,
     /// The URL to connect to.
     rtc_url: String,
+    /// In which these fields are named.
+    #[schemars(skip)]
+    dialect: Arc<Dialect>,
+}
+
+impl Serialize for TokenAnswer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let fields = [
+            ("token", &self.token),
+            ("room_name", &self.room_name),
+            ("participant_identity", &self.participant_identity),
+            ("rtc_url", &self.rtc_url),
+        ];
+        serializer.collect_map(fields.map(|(name, value)| (self.dialect.field(name), value)))
+    }
 }
 
 /// Response of `GET /rtc/rooms`.
@@ -256,6 +273,7 @@ pub async fn token(
         room_name,
         participant_identity,
         rtc_url: admission.url.unwrap_or_else(|| own_url(&http)),
+        dialect: Arc::clone(&state.dialect),
     }))
 }
 

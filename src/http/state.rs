@@ -17,6 +17,7 @@ use vivavoce_actors::registry::rooms::RoomRegistry;
 use vivavoce_actors::registry::sessions::SessionRegistry;
 use vivavoce_actors::registry::voices::VoiceRegistry;
 use vivavoce_auth::Authenticator;
+use vivavoce_core::dialect::Dialect;
 use vivavoce_quotas::{FairQueue, Quota};
 use vivavoce_recordings::Recordings;
 use vivavoce_rooms::RoomServer;
@@ -65,6 +66,8 @@ pub struct AppState {
     pub given: CancellationToken,
     /// Work in progress; the server stops when it is finished.
     pub work: TaskTracker,
+    /// In which clients name things.
+    pub dialect: Arc<Dialect>,
 }
 
 impl AppState {

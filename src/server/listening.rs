@@ -60,6 +60,7 @@ fn app(
         .wrap(from_fn(http::check_successor))
         .wrap(from_fn(http::openai::shape_errors))
         .wrap(from_fn(http::observe))
+        .wrap(from_fn(http::respell))
         .wrap(from_fn(http::track_connections))
         .configure(|app| http::configure(app, with_metrics))
 }

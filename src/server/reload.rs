@@ -74,7 +74,8 @@ impl Reloadable {
         let secrets = self.state.auth.as_ref();
         let secrets = secrets.map(|_| Authenticator::read_secrets(&settings.auth));
         let routes = AgentRoutes::new(settings).map_err(ServerError::Agents)?;
-        let plan = routes.map(|routes| DialPlan::new(routes, &authorities));
+        let plan =
+            routes.map(|routes| DialPlan::new(routes, &authorities, settings.dialect.words()));
         Ok(Prepared {
             providers: reloaded_providers(&before.settings, settings, &self.providers)?,
             secrets: secrets

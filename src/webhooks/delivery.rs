@@ -19,6 +19,7 @@ use super::signature::signed;
 use super::spool::{Spool, SpoolEntry, Webhook};
 use super::{Lane, Receiver, Receivers, WebhookSettings};
 use vivavoce_core::causes::causes;
+use vivavoce_core::dialect::Dialect;
 use vivavoce_core::egress_policy::{EgressPolicy, PublicOnly};
 use vivavoce_core::tls_roots::Authorities;
 use vivavoce_telemetry::metrics::{self, WebhookLoss};
@@ -41,6 +42,7 @@ struct DeliveryContext {
     spool: Arc<Spool>,
     receivers: Arc<ArcSwap<Receivers>>,
     clients: Clients,
+    dialect: Dialect,
 }
 
 /// HTTP clients, one per egress policy.
@@ -101,6 +103,7 @@ impl WebhookSender {
             spool: Arc::clone(&spool),
             receivers,
             clients: Clients::new(authorities)?,
+            dialect: settings.dialect.clone(),
         };
         Ok(Self {
             spool,
@@ -203,7 +206,7 @@ impl DeliveryContext {
             .post(receiver.url.clone())
             .header(CONTENT_TYPE, "application/json");
         for (name, value) in signed(&receiver.secret, &id, &body) {
-            request = request.header(name, value);
+            request = request.header(&*self.dialect.header(name), value);
         }
         let request = request.body(body);
         match request.send().await {

@@ -72,6 +72,7 @@ pub use signature::signed;
 pub use spool::SpoolError;
 use spool::{Bounds, Spool, SpoolEntry, Webhook};
 use vivavoce_config::{HttpUrl, Secret, Settings};
+use vivavoce_core::dialect::Dialect;
 use vivavoce_core::egress_policy::EgressPolicy;
 use vivavoce_core::tls_roots::Authorities;
 use vivavoce_quotas::{FairQueue, Kind, Party, Share};
@@ -227,6 +228,8 @@ pub struct WebhookSettings {
     pub patience: Duration,
     /// The share of the spool that one party may use.
     pub share: Share,
+    /// How headers are named.
+    pub dialect: Dialect,
 }
 
 impl WebhookSettings {
@@ -238,6 +241,7 @@ impl WebhookSettings {
             egress: egress_policy(settings),
             patience: settings.webhooks.retry_seconds,
             share: Share::of(settings),
+            dialect: settings.dialect.words(),
         }
     }
 }

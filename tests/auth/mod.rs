@@ -58,6 +58,11 @@ impl KeyFile {
         file
     }
 
+    /// A file with an RSA key.
+    pub fn of_rsa() -> Self {
+        Self::new(&RSA.pkcs8)
+    }
+
     /// Where it is.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("key.pem")

@@ -50,6 +50,8 @@ type Decide = dyn Fn(&Seen) -> Reply + Send + Sync;
 
 #[derive(Default)]
 struct Record {
+    /// The `sub` of all questions.
+    subject: &'static str,
     seen: Mutex<Vec<Seen>>,
     problems: Mutex<Vec<String>>,
     stuck: Mutex<Vec<TcpStream>>,
@@ -66,9 +68,20 @@ pub struct AuthService {
 impl AuthService {
     /// A service that decides like this.
     pub fn start(decide: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Self {
+        Self::asked_as("service-auth", decide)
+    }
+
+    /// The same, asked by a service that calls itself so.
+    pub fn asked_as(
+        subject: &'static str,
+        decide: impl Fn(&Seen) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let record = Arc::new(Record::default());
+        let record = Arc::new(Record {
+            subject,
+            ..Record::default()
+        });
         let decide: Arc<Decide> = Arc::new(decide);
         let thread = std::thread::spawn({
             let record = Arc::clone(&record);
@@ -128,7 +141,7 @@ impl Drop for AuthService {
 }
 
 fn serve(mut stream: TcpStream, record: &Record, decide: &Decide) {
-    let reply = match question(&stream) {
+    let reply = match question(&stream, record.subject) {
         // A connection that was opened for nothing.
         Ok(None) => return,
         Ok(Some(seen)) => {
@@ -161,7 +174,7 @@ fn serve(mut stream: TcpStream, record: &Record, decide: &Decide) {
 }
 
 /// Reads and verifies one; `None` when the client has closed.
-fn question(stream: &TcpStream) -> Result<Option<Seen>, String> {
+fn question(stream: &TcpStream, subject: &str) -> Result<Option<Seen>, String> {
     let mut reader = BufReader::new(stream);
     let mut head = Vec::new();
     loop {
@@ -194,11 +207,11 @@ fn question(stream: &TcpStream) -> Result<Option<Seen>, String> {
     reader
         .read_exact(&mut token)
         .map_err(|error| error.to_string())?;
-    verify(&String::from_utf8_lossy(&token)).map(Some)
+    verify(&String::from_utf8_lossy(&token), subject).map(Some)
 }
 
 /// What the specification tells services to check: the signature, the issuer marker, and the age.
-fn verify(token: &str) -> Result<Seen, String> {
+fn verify(token: &str, subject: &str) -> Result<Seen, String> {
     let header = decode_header(token).map_err(|error| error.to_string())?;
     if header.typ.as_deref() != Some("JWT") {
         return Err(format!("typ {:?}", header.typ));
@@ -208,7 +221,7 @@ fn verify(token: &str) -> Result<Seen, String> {
         .find(|key| key.algorithm == header.alg)
         .ok_or_else(|| format!("algorithm {:?}", header.alg))?;
     let mut validation = Validation::new(key.algorithm);
-    validation.sub = Some("service-auth".to_owned());
+    validation.sub = Some(subject.to_owned());
     validation.set_required_spec_claims(&["sub", "exp"]);
     let claims: Value = decode(token, &key.public, &validation)
         .map_err(|error| error.to_string())?

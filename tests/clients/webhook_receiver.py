@@ -1,9 +1,9 @@
 """A receiver of webhooks that checks signatures as a user's program would, with nothing but Python's own library.
 
-usage: webhook_receiver.py PORT SECRET FAILURES
+usage: webhook_receiver.py PORT SECRET FAILURES [WORD]
 
 Prints "ready PORT", then one JSON object for each request: its event id, whether its signature is good, the status that
-it was answered, and its body. The first FAILURES requests are answered with 500.
+it was answered, and its body. The first FAILURES requests are answered with 500. Headers are named X-WORD-…, X-Service-… without one.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 port, secret, failures = int(sys.argv[1]), sys.argv[2].encode(), int(sys.argv[3])
+word = sys.argv[4] if len(sys.argv) > 4 else "Service"
 
 
 class Receiver(BaseHTTPRequestHandler):
@@ -22,12 +23,12 @@ class Receiver(BaseHTTPRequestHandler):
     def do_POST(self):
         global failures
         body = self.rfile.read(int(self.headers["content-length"]))
-        timestamp, event = self.headers["X-Service-Timestamp"], self.headers["X-Service-Event-Id"]
+        timestamp, event = self.headers[f"X-{word}-Timestamp"], self.headers[f"X-{word}-Event-Id"]
         signed = f"v1:{timestamp}:{event}:".encode() + body
         expected = "v1=" + hmac.new(secret, signed, hashlib.sha256).hexdigest()
         good = (
-            hmac.compare_digest(expected, self.headers["X-Service-Signature"])
-            and self.headers["X-Service-Signature-Version"] == "v1"
+            hmac.compare_digest(expected, self.headers[f"X-{word}-Signature"])
+            and self.headers[f"X-{word}-Signature-Version"] == "v1"
             and abs(time.time() - int(timestamp)) < 300
         )
         status = 500 if failures > 0 else 204

@@ -75,6 +75,7 @@ use super::stt::SttReport;
 use super::tts::{ChangeVoice, Dismiss, TtsActor, TtsReport};
 use vivavoce_audio::Encoding;
 use vivavoce_auth::{Access, Pass, TenantId};
+use vivavoce_core::dialect::Dialect;
 use vivavoce_quotas::shared_limit;
 use vivavoce_quotas::{Permit, Quotas, Refused};
 use vivavoce_recordings::egress::{Egress, Egresses};
@@ -147,6 +148,8 @@ pub struct SessionServices {
     pub resumes: Arc<Resumes>,
     /// Other servers with sessions; `None` where this one stands alone.
     pub replicas: Option<Arc<Replicas>>,
+    /// In which clients name things.
+    pub dialect: Arc<Dialect>,
 }
 
 impl SessionServices {
@@ -310,6 +313,7 @@ pub fn open(
             ),
         };
     let providers = Arc::clone(&services.providers);
+    let dialect = Arc::clone(&services.dialect);
     let (party, quota) = (caller.access.party(), services.quotas.recognisers.clone());
     let sent = writer.clone();
     let tenant = caller.access.tenant().map(TenantId::as_str);
@@ -368,7 +372,14 @@ pub fn open(
             .pass
             .map(|pass| Watch::begin(pass, session.clone().recipient()))
     });
-    SessionSocket::new(session, input, sent, providers, span, (resumption, watch))
+    SessionSocket::new(
+        session,
+        input,
+        sent,
+        (providers, dialect),
+        span,
+        (resumption, watch),
+    )
 }
 
 impl Actor for SessionActor {

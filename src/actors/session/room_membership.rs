@@ -103,6 +103,7 @@ impl SessionActor {
             rtc_url: url,
             service_participant_identity: config.identity.clone(),
             service_participant_name: config.name.clone(),
+            dialect: Arc::clone(&self.services.dialect),
         }
     }
 

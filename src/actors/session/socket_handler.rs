@@ -31,6 +31,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{Instrument, Span};
 use vivavoce_audio::Encoding;
 use vivavoce_auth::{Access, Pass};
+use vivavoce_core::dialect::Dialect;
 use vivavoce_replicas::{self as replicas, Handshake, Replicas};
 use vivavoce_seams::ProviderTable;
 use vivavoce_socket::{
@@ -147,6 +148,7 @@ pub struct SessionSocketHandler {
     audio_input: AudioInput,
     writer: SocketWriter,
     providers: Arc<ProviderTable>,
+    dialect: Arc<Dialect>,
     configs: u64,
     rate: MessageRate,
     mistakes: Mistakes,
@@ -163,7 +165,7 @@ impl SessionSocket {
         session: Addr<SessionActor>,
         audio_input: AudioInput,
         writer: SocketWriter,
-        providers: Arc<ProviderTable>,
+        (providers, dialect): (Arc<ProviderTable>, Arc<Dialect>),
         span: Span,
         (resumption, watch): (Resumption, Option<Watch>),
     ) -> Self {
@@ -172,6 +174,7 @@ impl SessionSocket {
             audio_input,
             writer,
             providers,
+            dialect,
             configs: 0,
             rate: MessageRate::default(),
             mistakes: Mistakes::default(),
@@ -304,6 +307,8 @@ impl SessionSocketHandler {
     }
 
     fn first(&self, text: &ByteString) -> First {
+        let respelled = self.dialect.config(text);
+        let text = respelled.as_deref().unwrap_or(text);
         match ClientMessage::parse(text.as_bytes()) {
             Ok(ClientMessage::Resume(resume)) => First::Resume(resume),
             Ok(ClientMessage::Config(wanted)) => {
@@ -394,6 +399,7 @@ impl SessionSocketHandler {
     }
 
     fn refuse(&self, origin: &Origin, code: ErrorCode, message: impl Into<String>) {
+        let message = self.dialect.sentence(message.into());
         let refusal = ServerMessage::refusal(code, message);
         self.writer.error(refusal.answering(origin).to_json());
     }
@@ -543,6 +549,8 @@ impl SessionSocketHandler {
             // Not even looked at.
             return self.refuse(&Origin::default(), ErrorCode::Overloaded, message);
         }
+        let respelled = self.dialect.config(text).map(ByteString::from);
+        let text = respelled.as_ref().unwrap_or(text);
         let message = match ClientMessage::parse(text.as_bytes()) {
             Ok(message) => message,
             Err(misfit) => {

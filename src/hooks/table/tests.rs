@@ -164,7 +164,7 @@ fn one_hook_that_does_not_fit_refuses_all_and_is_named() {
         ),
         (
             &anonymous,
-            with("https://a.example/", Some("")),
+            with("https://a.example/", Some("a b\n")),
             "400 hooks[1].auth_id: must be",
         ),
         (

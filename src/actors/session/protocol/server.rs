@@ -1,13 +1,15 @@
 //! What the server sends. Messages are named here and nowhere else.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::{Origin, StreamId};
 use crate::session::barge_in::InterruptionEvent;
 use crate::session::turn::VoiceEvent;
+use vivavoce_core::dialect::Dialect;
 use vivavoce_seams::SttResult;
 
 /// What we tell a client. Times are milliseconds.
@@ -210,7 +212,7 @@ pub enum ServerMessage {
 }
 
 /// The room of a session, as `ready` names it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema)]
 pub struct RoomOfSession {
     /// Its name.
     pub rtc_room_name: String,
@@ -220,6 +222,25 @@ pub struct RoomOfSession {
     pub service_participant_identity: String,
     /// What it is called there.
     pub service_participant_name: String,
+    /// In which these fields are named.
+    #[schemars(skip)]
+    pub dialect: Arc<Dialect>,
+}
+
+impl Serialize for RoomOfSession {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let fields = [
+            ("rtc_room_name", &self.rtc_room_name),
+            ("rtc_url", &self.rtc_url),
+            (
+                "service_participant_identity",
+                &self.service_participant_identity,
+            ),
+            ("service_participant_name", &self.service_participant_name),
+        ];
+        let fields = fields.map(|(name, value)| (self.dialect.field(name), value));
+        serializer.collect_map(fields)
+    }
 }
 
 /// A message of a room; `message` where it is UTF-8, else `data`.

@@ -170,6 +170,7 @@ impl Stage {
             backchannels: Arc::default(),
             resumes: Arc::default(),
             replicas: None,
+            dialect: Arc::default(),
             closing: CancellationToken::new(),
             draining: CancellationToken::new(),
             settings: SessionSettings {
