@@ -43,7 +43,10 @@ async fn every_caller_sees_and_changes_its_own_hooks_and_nothing_else() {
         (HOUSE, &post, json!([hook("x.example", "ftp://hooks.example/")]), 400, "INVALID_REQUEST \"hooks[0].url: must begin"),
         (HOUSE, &post, json!([hook("x.example", "https://u:p@hooks.example/")]), 400, "INVALID_REQUEST \"hooks[0].url: must not hold"),
         (HOUSE, &post, json!([hook("x.example", "")]), 400, "INVALID_REQUEST \"hooks[0].url"),
-        (HOUSE, &post, json!([of("x.example", json!(""))]), 400, "INVALID_REQUEST \"hooks[0].auth_id"),
+        (HOUSE, &post, json!([of("x.example", json!("a\n"))]), 400, "INVALID_REQUEST \"hooks[0].auth_id"),
+        // A blank tenant is none.
+        (HOUSE, &post, json!([of("free.example", json!(" "))]), 200,
+            "fixed.example free.example given.example of-a.example one.example two.example"),
         // Removing.
         (HOUSE, &delete, hosts(&[]), 400, "INVALID_REQUEST \"hosts: must be 1"),
         (HOUSE, &delete, json!({}), 400, "INVALID_REQUEST \"hosts: is required"),
