@@ -1,5 +1,5 @@
 //! OpenAI's audio API, for programs that are written for it: `/v1/audio/speech`, `/v1/audio/transcriptions`,
-//! `/v1/audio/voices` and `/v1/models`. Another base URL and one of our tokens as the key are all that changes.
+//! `/v1/audio/translations`, `/v1/audio/voices` and `/v1/models`. Another base URL and one of our tokens as the key are all that changes.
 //! `docs/openai.md` says what becomes of each field, generated from [`fields`].
 //!
 //! Names of models are `provider/model[:voice]`, or OpenAI's own, which mean the local engines unless `openai.models_json`
@@ -18,10 +18,12 @@ mod voices;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use actix_web::HttpResponseBuilder;
 use actix_web::http::Method;
 
 use super::auth::protected;
 use super::entries::{Endpoint, at};
+use super::error::{ApiError, Code};
 pub use errors::shape_errors;
 pub use fields::page;
 use models::Models;
@@ -55,6 +57,20 @@ pub const PREFIX: &str = "/v1/";
 
 /// How long a form with a file may take to arrive.
 const UPLOAD: Duration = Duration::from_mins(10);
+
+/// A request that cannot be carried out, with the field that is wrong.
+fn invalid(problem: impl Into<String>) -> ApiError {
+    ApiError::new(Code::InvalidRequest, problem)
+}
+
+/// Tells in a header which fields of the request had no effect.
+fn name_ignored(response: &mut HttpResponseBuilder, mut fields: Vec<&'static str>) {
+    fields.sort_unstable();
+    fields.dedup();
+    if !fields.is_empty() {
+        response.insert_header(("x-ignored", fields.join(", ")));
+    }
+}
 
 /// The paths, which OpenAI documents.
 pub fn endpoints() -> Vec<Endpoint> {

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 
 use actix_web::body::BodyStream;
-use actix_web::http::header::{self, HeaderName};
+use actix_web::http::header;
 use actix_web::{HttpResponse, web};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,8 +12,7 @@ use futures_util::{Stream, StreamExt, stream};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::errors;
-use super::models;
+use super::{errors, invalid, models, name_ignored};
 use crate::auth::Entered;
 use crate::body::JsonBody;
 use crate::error::{ApiError, Code};
@@ -26,9 +25,6 @@ use vivavoce_synthesis::{SpeechConfig, SynthesisError, TtsConfig};
 
 /// The provider whose voices these are.
 pub(super) const OPENAI: &str = "openai";
-
-/// The fields that were ignored, by name.
-const IGNORED: HeaderName = HeaderName::from_static("x-ignored");
 
 /// OpenAI's own voices: whoever names one has to name something. At other providers they mean the voice of the model's name,
 /// or the default.
@@ -59,10 +55,6 @@ pub struct SpeechRequest {
     response_format: Option<String>,
     speed: Option<f64>,
     stream_format: Option<String>,
-}
-
-fn invalid(problem: impl Into<String>) -> ApiError {
-    ApiError::new(Code::InvalidRequest, problem)
 }
 
 /// How the sound is sent.
@@ -120,9 +112,7 @@ pub async fn speak(
     if ignores_voice {
         ignored.push("voice");
     }
-    if !ignored.is_empty() {
-        response.insert_header((IGNORED, ignored.join(", ")));
-    }
+    name_ignored(&mut response, ignored);
     Ok(match sending {
         Sending::Bytes => {
             response.insert_header((header::CONTENT_TYPE, media_type));

@@ -19,6 +19,7 @@ use super::models::{self, Named};
 use super::speech::{error_event, event_bytes};
 use super::subtitles::{self, Cue};
 use super::upload::{self, Form};
+use super::{invalid, name_ignored};
 use crate::auth::Entered;
 use crate::error::{ApiError, Code};
 use crate::state::AppState;
@@ -27,8 +28,6 @@ use vivavoce_quotas::{Permit, Slot};
 use vivavoce_seams::{SpeechToText, SttEvent, SttRequest, Transcript, Word};
 use vivavoce_transcription::{ANY_FORMAT, Recorded, Transcription, TranscriptionError};
 
-/// The fields that were ignored, by name.
-const IGNORED: HeaderName = HeaderName::from_static("x-ignored");
 /// How many utterances could not be recognised, where others were.
 const LOST: HeaderName = HeaderName::from_static("x-lost-utterances");
 /// The language of a request that names none, as of a session, where it is not found out.
@@ -112,10 +111,6 @@ struct Asked {
     words: bool,
     segments: bool,
     ignored: Vec<&'static str>,
-}
-
-fn invalid(problem: impl Into<String>) -> ApiError {
-    ApiError::new(Code::InvalidRequest, problem)
 }
 
 impl Asked {
@@ -338,11 +333,7 @@ async fn write(
         },
     };
     let mut response = HttpResponse::Ok();
-    if !asked.ignored.is_empty() {
-        asked.ignored.sort_unstable();
-        asked.ignored.dedup();
-        response.insert_header((IGNORED, asked.ignored.join(", ")));
-    }
+    name_ignored(&mut response, std::mem::take(&mut asked.ignored));
     if asked.stream {
         response.insert_header((header::CONTENT_TYPE, "text/event-stream"));
         return Ok(response.body(BodyStream::new(events(running))));

@@ -17,6 +17,7 @@ use futures_util::{StreamExt, stream};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Duration, Instant, Sleep, sleep_until};
 
+use super::invalid;
 use crate::body::{BodyError, declared_length};
 use crate::connections::AwaitedClient;
 use crate::entries::{Reads, bounds};
@@ -40,10 +41,6 @@ pub(super) struct Form {
     pub(super) file: File,
     /// In the order in which they came; `[]` behind the name of one of a list is left out.
     pub(super) fields: Vec<(String, String)>,
-}
-
-fn invalid(problem: impl Into<String>) -> ApiError {
-    ApiError::new(Code::InvalidRequest, problem)
 }
 
 fn unwritable(error: &std::io::Error) -> ApiError {
