@@ -8,6 +8,7 @@ mod barge_in;
 mod calls;
 mod ducking;
 pub mod error_codes;
+mod inner;
 mod input_pipeline;
 mod listening;
 mod loading;
@@ -44,6 +45,7 @@ use tracing::Instrument;
 
 use audio_input::{AudioInput, InputEvent};
 use error_codes::Refusal;
+pub use inner::{InnerSession, open_session};
 use listening::Listening;
 pub use loading::Clip;
 use player::Player;

@@ -35,6 +35,10 @@
 //!
 //! [`dial`] makes the handshake as the client; [`run_dialled`] runs a socket over such a connection.
 //!
+//! # Sockets within this server
+//!
+//! [`open_inner`] makes one whose client is another part of this process: no frames, no pings, the same bounds.
+//!
 //! # Example
 //!
 //! ```
@@ -59,6 +63,7 @@ mod dial;
 mod dialled;
 mod echo;
 mod frames;
+mod inner;
 mod origins;
 mod outbox;
 mod reader;
@@ -80,8 +85,11 @@ pub use dial::{DialError, dial};
 pub use dialled::{run_dialled, text_frame_of_server};
 pub use echo::echo;
 pub use frames::{FrameError, Frames, Input, MAX_BINARY_BYTES, MAX_TEXT_BYTES};
+pub use inner::{InnerClient, open_inner};
 pub use origins::Origins;
-pub use outbox::{Audio, AudioRefused, CLOSE_PATIENCE, Closed, ClosedBy, MAX_EVENTS, SUPERSEDED};
+pub use outbox::{
+    Audio, AudioRefused, CLOSE_PATIENCE, Closed, ClosedBy, MAX_EVENTS, Message, SUPERSEDED,
+};
 pub use reader::{PING_INTERVAL, SocketHandler};
 pub use relay::{FromClient, Relay, Relayed, relay};
 pub use sent_log::CannotResume;

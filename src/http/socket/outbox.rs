@@ -88,6 +88,15 @@ pub enum Next {
     End,
 }
 
+/// A message to the client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// An event.
+    Text(ByteString),
+    /// Audio.
+    Binary(Bytes),
+}
+
 #[derive(Debug)]
 enum Item {
     Event(ByteString),
@@ -445,22 +454,10 @@ impl Outbox {
         if let Some(payload) = self.pongs.pop_front() {
             return encode(&payload, OpCode::Pong);
         }
-        if let Some(item) = self.waiting.pop_front() {
-            return match item {
-                Item::Event(text) => {
-                    self.events -= 1;
-                    self.event_bytes -= text.len();
-                    encode(text.as_bytes(), OpCode::Text)
-                }
-                Item::Latest(_, text) => {
-                    self.latest_bytes -= text.len();
-                    encode(text.as_bytes(), OpCode::Text)
-                }
-                Item::Audio(audio) => {
-                    self.audio = self.audio.saturating_sub(audio.duration);
-                    encode(&audio.bytes, OpCode::Binary)
-                }
-            };
+        match self.pop() {
+            Some(Message::Text(text)) => return encode(text.as_bytes(), OpCode::Text),
+            Some(Message::Binary(bytes)) => return encode(&bytes, OpCode::Binary),
+            None => {}
         }
         let Some(closing) = &mut self.closing else {
             return Next::Wait;
@@ -470,6 +467,32 @@ impl Outbox {
             closing.deadline = now + CLOSE_PATIENCE;
         }
         encode_close(&closing.closed)
+    }
+
+    /// The next message, for a client without a network, which answers neither pings nor close frames. Once this socket is
+    /// closing and nothing waits, it has ended.
+    pub fn next_message(&mut self) -> Option<Message> {
+        let message = self.pop();
+        self.ended |= message.is_none() && self.closing.is_some();
+        message
+    }
+
+    fn pop(&mut self) -> Option<Message> {
+        Some(match self.waiting.pop_front()? {
+            Item::Event(text) => {
+                self.events -= 1;
+                self.event_bytes -= text.len();
+                Message::Text(text)
+            }
+            Item::Latest(_, text) => {
+                self.latest_bytes -= text.len();
+                Message::Text(text)
+            }
+            Item::Audio(audio) => {
+                self.audio = self.audio.saturating_sub(audio.duration);
+                Message::Binary(audio.bytes)
+            }
+        })
     }
 
     fn end_or_wait(&mut self) -> Next {

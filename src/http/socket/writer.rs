@@ -16,14 +16,14 @@ use tokio::time::Instant;
 use super::SocketSettings;
 use super::backlog::BacklogEntry;
 use super::connection::Connection;
-use super::outbox::{Audio, AudioRefused, Closed, ClosedBy, Next, Outbox, Topic};
+use super::outbox::{Audio, AudioRefused, Closed, ClosedBy, Message, Next, Outbox, Topic};
 use super::sent_log::{Again, CannotResume, Missing, SentLog};
 use vivavoce_core::party::Party;
 
 /// The state shared by writer, reader and body.
 pub(super) struct Shared {
     outbox: Mutex<Outbox>,
-    body: AtomicWaker,
+    pub(super) body: AtomicWaker,
     /// Tells the reader that the socket is closing.
     pub(super) closing: Notify,
     room: Notify,
@@ -77,6 +77,20 @@ impl Shared {
         }
         self.count(waiting);
         next
+    }
+
+    /// The next message, for a client in this process.
+    pub(super) fn next_message(&self) -> Option<Message> {
+        let (message, waiting) = {
+            let mut outbox = self.lock();
+            let message = outbox.next_message();
+            (message, outbox.settle())
+        };
+        if message.is_some() {
+            self.room.notify_waiters();
+        }
+        self.count(waiting);
+        message
     }
 
     /// Counts `bytes` more or less in the backlog, and closes the sockets that are furthest behind if that is too much.
