@@ -56,9 +56,11 @@ pub use vivavoce_core::{host_name, json, phone, process, sentences, ssml, tls_ro
 pub use vivavoce_emulators as emulators;
 pub use vivavoce_hooks as hooks;
 pub use vivavoce_http as http;
+pub use vivavoce_llm as llm;
 pub use vivavoce_models as models;
 pub use vivavoce_quotas as quotas;
 pub use vivavoce_quotas::shared_limit;
+pub use vivavoce_realtime as realtime;
 pub use vivavoce_recordings as recordings;
 pub use vivavoce_rooms as rooms;
 pub use vivavoce_synthesis as synthesis;

@@ -37,6 +37,7 @@ use crate::config::{Config, RecordingBackend, RecordingLayout, RtcMode, Settings
 use crate::hooks::{CallOwners, Configured, Hooks, TenantNumbers};
 use crate::http::openai::OpenAi;
 use crate::http::{AllowedHosts, AppState, AtFormer, Limits, Origins, Sockets, SuccessorKey, tls};
+use crate::llm::Endpoints;
 use crate::process::confinement::Confinement;
 use crate::providers::RecordingStore;
 use crate::providers::embedded::EmbeddedError;
@@ -118,6 +119,9 @@ pub enum ServerError {
     /// The agents in the settings are invalid.
     #[error("{}", .0.join("\n"))]
     Agents(Vec<String>),
+    /// The language models in the settings are invalid.
+    #[error("{}", .0.join("\n"))]
+    Llm(Vec<String>),
     /// The running server cannot be replaced.
     #[error(transparent)]
     Takeover(#[from] TakeoverError),
@@ -473,9 +477,11 @@ fn app_state(
     notifiers: &Notifiers,
     rooms: &OpenRooms,
     drain: &Drain,
-    quotas: &Quotas,
+    (quotas, authorities): (&Quotas, &Authorities),
 ) -> Result<(web::Data<Sockets>, web::Data<AppState>), ServerError> {
     let synthesizer = synthesizer(settings, providers, quotas)?;
+    let llm = Endpoints::new(settings, authorities).map_err(ServerError::Llm)?;
+    let llm = Arc::new(llm);
     let sessions = SessionRegistry::default().start();
     let dialect = Arc::new(settings.dialect.words());
     let services = Arc::new(SessionServices {
@@ -509,6 +515,7 @@ fn app_state(
         providers: Arc::clone(providers),
         recognisers: quotas.recognisers.clone(),
         openai: OpenAi::new(settings),
+        llm,
         auth,
         synthesizer,
         voices: VoiceRegistry::new(Arc::clone(providers)).start(),
@@ -566,8 +573,9 @@ async fn serve(config: &Config, read: Read, takeover: bool) -> Result<(), Server
         given: CancellationToken::new(),
         sockets: listening.clone(),
     };
+    let shared = (&quotas, &authorities);
     let (sockets, state) = app_state(
-        settings, auth, &providers, &notifiers, &rooms, &drain, &quotas,
+        settings, auth, &providers, &notifiers, &rooms, &drain, shared,
     )?;
     let agents = dial_agents(settings, &authorities, &sockets, &notifiers.hooks, &drain)?;
     let open = !settings.auth.required;

@@ -24,6 +24,7 @@ mod neural_voice;
 mod openai;
 mod openapi;
 mod readme;
+mod realtime;
 mod recordings;
 mod recordings_command;
 mod reload;

@@ -200,7 +200,7 @@ impl fmt::Debug for Resolved {
 }
 
 /// What is read again on SIGHUP: a key, or the beginning of keys where it ends in a dot. Anything else waits for a restart.
-pub const RELOADED: [&str; 19] = [
+pub const RELOADED: [&str; 20] = [
     "agent.",
     "auth.api_secret",
     "auth.api_secrets_json",
@@ -210,6 +210,7 @@ pub const RELOADED: [&str; 19] = [
     "limits.sessions",
     "limits.sessions_per_tenant",
     "limits.syntheses",
+    "llm.",
     "providers.",
     "sip.allow_insecure_hooks",
     "sip.allow_private_hooks",

@@ -488,11 +488,39 @@ settings! {
         allow_private: bool = "false", "agent.allow_private", "AGENT_ALLOW_PRIVATE";
     }
 
-    /// OpenAI's audio API.
+    /// Language models, for conversations that the server leads itself.
+    llm: Llm {
+        /// Base URL of a chat-completions interface that streams (OpenAI, vLLM, Ollama, llama.cpp …), usually with `/v1` at its end:
+        /// the endpoint that is asked where none is named.
+        url: Option<HttpUrl> = "", "llm.url", "LLM_URL";
+        /// Its key, where it needs one.
+        api_key: Option<Secret> = "", "llm.api_key", "LLM_API_KEY";
+        /// Its model, where none is named.
+        model: String = "", "llm.model", "LLM_MODEL";
+        /// Further endpoints by name, `{"name":{"url","api_key"?,"model"?,"tenants"?:["…"]}}`; without `tenants` everybody's.
+        endpoints_json: Option<JsonText> = "", "llm.endpoints_json", "LLM_ENDPOINTS_JSON";
+        /// Seconds during which an endpoint may send nothing.
+        timeout_seconds: Duration = "30", "llm.timeout_seconds", "LLM_TIMEOUT_SECONDS", check not_nought;
+        /// Whether callers may name an address and a key of their own.
+        allow_client_urls: bool = "false", "llm.allow_client_urls", "LLM_ALLOW_CLIENT_URLS";
+        /// Whether such addresses may be asked without TLS.
+        allow_insecure: bool = "false", "llm.allow_insecure", "LLM_ALLOW_INSECURE";
+        /// Whether such addresses may be others than public ones.
+        allow_private: bool = "false", "llm.allow_private", "LLM_ALLOW_PRIVATE";
+    }
+
+    /// OpenAI's audio and Realtime API.
     openai: OpenAi {
         /// Names of models below `/v1/`: an object of names and what they mean, `provider/model[:voice]`. OpenAI's own names mean
         /// `local`, if nothing else is said of them.
         models_json: Option<JsonText> = "", "openai.models_json", "OPENAI_MODELS_JSON";
+        /// The recogniser of Realtime conversations, where a session names none: `provider/model`, or a name of `openai.models_json`.
+        realtime_stt: String = "local", "openai.realtime_stt", "OPENAI_REALTIME_STT";
+        /// Their voice, `provider/model[:voice]`, likewise.
+        realtime_tts: String = "local", "openai.realtime_tts", "OPENAI_REALTIME_TTS";
+        /// Signs the client secrets of Realtime sessions, 32 bytes or more: the same at all servers that take each other's. Without it
+        /// each server has one of its own, which ends with it.
+        client_secret_key: Option<Secret> = "", "openai.client_secret_key", "OPENAI_CLIENT_SECRET_KEY";
     }
 
     /// Webhooks.

@@ -154,6 +154,33 @@ pub async fn at_socket(
     Ok((access.counted_by(address), pass))
 }
 
+/// The same where everybody needs a token while authentication is on. `authorization` is what the header would say, from those
+/// who cannot send one.
+pub(super) async fn at_door(
+    state: &AppState,
+    request: &HttpRequest,
+    authorization: Option<&str>,
+) -> Result<(Access, Option<Pass>), ApiError> {
+    let Some(authenticator) = &state.auth else {
+        let access = Access::anonymous().counted_by(stranger(request));
+        return Ok((access, None));
+    };
+    let mut credentials = credentials(request);
+    if let Some(authorization) = authorization {
+        credentials.authorization = vec![authorization.as_bytes()];
+    }
+    let (access, pass) = match authenticator.identify(Interface::Rest, &credentials)? {
+        Decision::Granted(access) => (access, None),
+        Decision::AskService(check) => {
+            let auth_request = auth_request(request, Bytes::from_static(b"{}"));
+            let (access, pass) = check.ask_for_session(auth_request).await?;
+            (access, Some(pass))
+        }
+    };
+    limits::authenticated(request, access.tenant())?;
+    Ok((access, pass))
+}
+
 /// The address that a request without a token is counted for while authentication is off.
 pub(super) fn stranger(request: &HttpRequest) -> Option<std::net::IpAddr> {
     let limits = request.app_data::<web::Data<Limits>>();

@@ -18,6 +18,7 @@ use vivavoce_actors::registry::sessions::SessionRegistry;
 use vivavoce_actors::registry::voices::VoiceRegistry;
 use vivavoce_auth::Authenticator;
 use vivavoce_core::dialect::Dialect;
+use vivavoce_llm::Endpoints;
 use vivavoce_quotas::{FairQueue, Quota};
 use vivavoce_recordings::Recordings;
 use vivavoce_rooms::RoomServer;
@@ -37,6 +38,8 @@ pub struct AppState {
     pub recognisers: Quota,
     /// What OpenAI's interface needs beside the rest.
     pub openai: OpenAi,
+    /// The language models.
+    pub llm: Arc<Endpoints>,
     /// The registry of voices.
     pub voices: Addr<VoiceRegistry>,
     /// The registry of sessions.

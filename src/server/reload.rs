@@ -15,6 +15,7 @@ use crate::auth::{Authenticator, SharedSecrets};
 use crate::config::{Config, ConfigError, Settings};
 use crate::hooks::{Configured, Hooks};
 use crate::http::{AppState, Limits};
+use crate::llm::Endpoints;
 use crate::providers::ProviderTable;
 use crate::quotas::Quotas;
 use crate::tls_roots::Authorities;
@@ -41,6 +42,7 @@ struct Prepared {
     secrets: Option<SharedSecrets>,
     hooks: Configured,
     agents: Option<DialPlan>,
+    llm: Endpoints,
 }
 
 impl Reloadable {
@@ -83,6 +85,7 @@ impl Reloadable {
                 .map_err(|problems| io::Error::other(problems.join("\n")))?,
             hooks: Configured::new(settings).map_err(ServerError::Hooks)?,
             agents: plan.transpose()?,
+            llm: Endpoints::new(settings, &authorities).map_err(ServerError::Llm)?,
         })
     }
 
@@ -92,7 +95,9 @@ impl Reloadable {
             secrets,
             hooks,
             agents,
+            llm,
         } = prepared;
+        self.state.llm.replace(llm);
         self.providers.replace(&providers);
         if let (Some(auth), Some(secrets)) = (&self.state.auth, secrets) {
             auth.take_secrets(secrets);

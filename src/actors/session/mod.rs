@@ -48,6 +48,7 @@ use error_codes::Refusal;
 pub use inner::{InnerSession, open_session};
 use listening::Listening;
 pub use loading::Clip;
+pub use message_rate::MessageRate;
 use player::Player;
 pub use protocol::StreamId;
 pub use protocol::socket_schema;
@@ -975,7 +976,8 @@ impl Handler<FromClient> for SessionActor {
 
     fn handle(&mut self, FromClient(command): FromClient, context: &mut Context<Self>) {
         self.look_at_output();
-        self.state.message(command);
+        let moment = self.moment();
+        self.state.message(command, moment);
         self.carry_out(context);
         self.messages += 1;
         // Events are sent before the next message causes more of them.

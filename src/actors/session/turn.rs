@@ -13,6 +13,7 @@
 //! | `silence` | the pause has lasted (`silence_ms`) and the finals reach up to it, unless the model hears that the speaker has not finished |
 //! | `timeout` | there was no speech and no text for `speech_final_timeout_ms`. After a pause that has lasted, already when the recogniser's final is overdue |
 //! | `max_turn` | the turn is longer than `max_turn_ms`, speech or not; or its text is longer than 64 KiB |
+//! | `client` | the client says that the speaker has finished ([`TurnDetector::client_ends`]); what was said before that is waited for |
 //! | `session_end` | [`TurnDetector::end`] |
 //!
 //! If the recogniser still owes a final when a turn is to end, one is requested, and the turn waits for as long as its
@@ -220,6 +221,8 @@ pub enum TurnEndReason {
     Timeout,
     /// The turn was too long.
     MaxTurn,
+    /// The client said so: `end_turn`.
+    Client,
     /// The session is over.
     SessionEnd,
 }
@@ -233,6 +236,7 @@ impl TurnEndReason {
             Self::Silence => "silence",
             Self::Timeout => "timeout",
             Self::MaxTurn => "max_turn",
+            Self::Client => "client",
             Self::SessionEnd => "session_end",
         }
     }
@@ -465,6 +469,32 @@ impl TurnDetector {
         mem::take(&mut self.events)
     }
 
+    /// The client says that the speaker has finished: the turn ends once all that was said before is text, at once where it is.
+    /// Exactly one `turn_end` follows, also where nobody has spoken.
+    pub fn client_ends(&mut self, moment: Moment) -> Vec<TurnEvent> {
+        let speaks = !self.settings.enabled || self.voice == Voice::Speech;
+        let turn = self.turn.take();
+        match turn {
+            // The last turn has ended, and nobody has spoken since.
+            None if !speaks && self.owed_since.is_none() => {
+                let reason = Some(TurnEndReason::Client);
+                self.tell(VoiceEventKind::TurnEnd, moment.heard, None, reason);
+            }
+            Some(turn) if !speaks && turn.is_complete() && self.reaches_pause(&turn) => {
+                self.close(turn, TurnEndReason::Client, None, moment);
+            }
+            turn => {
+                let mut turn = turn.unwrap_or_else(|| self.open(moment.heard, moment));
+                turn.belated = false;
+                turn.flagged = None;
+                self.events.push(TurnEvent::Finalize);
+                self.await_final(&mut turn, TurnEndReason::Client, moment);
+                self.turn = Some(turn);
+            }
+        }
+        mem::take(&mut self.events)
+    }
+
     /// Ends the turn with the session, after the last event of the recogniser.
     pub fn end(&mut self, moment: Moment) -> Vec<TurnEvent> {
         if let Some(turn) = self.turn.take() {
@@ -497,7 +527,9 @@ impl TurnDetector {
                 // Later speech extends a turn, unless it is too long or the provider has ended it and owes its final.
                 let stays = match turn.ending {
                     Some(TurnEndReason::Provider) => !turn.partial.is_empty(),
-                    reason => reason == Some(TurnEndReason::MaxTurn),
+                    reason => {
+                        matches!(reason, Some(TurnEndReason::MaxTurn | TurnEndReason::Client))
+                    }
                 };
                 if !stays {
                     turn.ending = None;
@@ -548,6 +580,11 @@ impl TurnDetector {
         let reason = match turn.ending {
             // The final of what was said before an earlier pause.
             Some(TurnEndReason::Model) if !self.reaches_pause(&turn) => None,
+            Some(TurnEndReason::Client)
+                if self.voice != Voice::Speech && !self.reaches_pause(&turn) =>
+            {
+                None
+            }
             None if self.has_finished(&turn) => Some(TurnEndReason::Silence),
             None if turn.text.len() >= LONGEST_TURN_BYTES => Some(TurnEndReason::MaxTurn),
             ending => ending,
@@ -1199,6 +1236,12 @@ mod tests {
             self.stt(SttEvent::EndOfSpeech)
         }
 
+        fn client_ends(&mut self) -> &mut Self {
+            let events = self.turns.client_ends(self.moment());
+            self.note(events);
+            self
+        }
+
         fn lost(&mut self) -> &mut Self {
             let error = ProviderError::new("local", ErrorKind::Timeout, "test");
             self.stt(SttEvent::UtteranceLost(error))
@@ -1260,6 +1303,45 @@ mod tests {
             text: text.to_owned(),
             ..Transcript::default()
         }
+    }
+
+    #[test]
+    fn a_client_ends_a_turn_once_and_with_all_that_was_said() {
+        use super::TurnEndReason::Client;
+        let reasons = |scene: &Scene| -> Vec<_> {
+            scene.ends().into_iter().map(|(_, reason)| reason).collect()
+        };
+        // In mid-speech: the final is requested and waited for, and speech that goes on does not take the end back.
+        let mut scene = Scene::usual();
+        scene.speech(1_000).client_ends();
+        assert_eq!((scene.finalizes(), scene.ends().len()), (1, 0));
+        scene.speech(200).final_segment("all of it");
+        assert_eq!(reasons(&scene), [Client]);
+        assert_eq!(scene.turns(), ["all of it"]);
+
+        // Where nobody has spoken, it ends at once; where no final comes, after its time.
+        let mut scene = Scene::usual();
+        scene.silence(1_000).client_ends();
+        assert_eq!(reasons(&scene), [Client]);
+        scene.speech(1_000).client_ends().stall(5_000);
+        assert_eq!(reasons(&scene), [Client, Client]);
+        assert!(scene.turns().is_empty());
+
+        // The final of what was said before an earlier pause does not end it.
+        let mut scene = Scene::usual();
+        scene.speech(1_000).silence(200).speech(1_000).silence(200);
+        scene.client_ends().timed_final("first", 900);
+        assert!(scene.ends().is_empty());
+        scene.timed_final("second", 2_100);
+        assert_eq!(scene.turns(), ["first second"]);
+
+        // Without voice activity detection a final is waited for in any case.
+        let mut scene = Scene::without_vad();
+        scene.silence(100).client_ends();
+        assert!(scene.ends().is_empty());
+        scene.final_segment("said softly");
+        assert_eq!(reasons(&scene), [Client]);
+        assert_eq!(scene.turns(), ["said softly"]);
     }
 
     #[test]

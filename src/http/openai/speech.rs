@@ -33,6 +33,11 @@ const OPENAIS: [&str; 13] = [
     "shimmer", "verse",
 ];
 
+/// Whether a name is of one of them.
+pub(super) fn is_openais_voice(name: &str) -> bool {
+    OPENAIS.contains(&name)
+}
+
 /// What the sound is written in: OpenAI's name, ours, and the media type.
 const FORMATS: [(&str, &str, &str); 5] = [
     ("mp3", "mp3", "audio/mpeg"),
@@ -164,7 +169,7 @@ fn voice(
         },
         Some(_) => return Err(invalid("voice: must be a text, or an object with an id")),
     };
-    let is_openais = OPENAIS.contains(&name.as_str()) && !has_openais;
+    let is_openais = is_openais_voice(name) && !has_openais;
     if name.is_empty() || is_openais {
         return Ok((of_model, is_openais));
     }

@@ -226,6 +226,11 @@ fn is_short(term: &str) -> bool {
     term.chars().count() <= KEYTERM_CHARACTERS
 }
 
+/// A language as recognisers know it; one that is not known stays as it is.
+pub(super) fn spoken_in(tag: &str) -> String {
+    language("language", tag.to_owned()).unwrap_or_else(|_| tag.to_owned())
+}
+
 /// ISO 639-1, or a longer tag of BCP 47.
 fn language(field: &str, tag: String) -> Result<String, ApiError> {
     let is_tag = (2..=35).contains(&tag.len())

@@ -29,6 +29,8 @@ pub enum ClientMessage {
         /// Which; all where absent.
         id: Option<String>,
     },
+    /// The speaker has finished.
+    EndTurn,
     /// Starts the loading sound.
     LoadingStart,
     /// Stops it.
@@ -170,7 +172,7 @@ impl MessageKind {
 }
 
 /// What a client may send.
-pub const CLIENT_MESSAGES: [MessageKind; 11] = [
+pub const CLIENT_MESSAGES: [MessageKind; 12] = [
     MessageKind::new::<WireConfig>("config", |text| {
         let config = json::parse::<WireConfig>(text)?.check()?;
         Ok(ClientMessage::Config(Box::new(config)))
@@ -190,6 +192,7 @@ pub const CLIENT_MESSAGES: [MessageKind; 11] = [
         let WireClear { id } = json::parse(text)?;
         Ok(ClientMessage::Clear { id })
     }),
+    MessageKind::new::<Bare>("end_turn", |_| Ok(ClientMessage::EndTurn)),
     MessageKind::new::<Bare>("loading_start", |_| Ok(ClientMessage::LoadingStart)),
     MessageKind::new::<Bare>("loading_stop", |_| Ok(ClientMessage::LoadingStop)),
     MessageKind::new::<WireSendMessage>("send_message", |text| {
@@ -238,6 +241,7 @@ impl ClientMessage {
             Self::UpdateConfig(_) => ("update_config", None),
             Self::Speak(speak) => ("speak", speak.id.as_ref()),
             Self::Clear { id } => ("clear", id.as_ref()),
+            Self::EndTurn => ("end_turn", None),
             Self::LoadingStart => ("loading_start", None),
             Self::LoadingStop => ("loading_stop", None),
             Self::SendMessage(_) => ("send_message", None),

@@ -205,12 +205,12 @@ impl Session {
     }
 
     /// Takes a message; while a config is pending it waits.
-    pub fn message(&mut self, command: Command) {
+    pub fn message(&mut self, command: Command, moment: Moment) {
         if self.ending.has_begun() {
             return;
         }
         match self.config.admit(command) {
-            Admission::Now(command) => self.carry_out(command),
+            Admission::Now(command) => self.carry_out(command, moment),
             Admission::Waits => {}
             Admission::Refused(command) => {
                 let origin = command.message.origin();
@@ -225,12 +225,12 @@ impl Session {
         }
     }
 
-    fn carry_out(&mut self, command: Command) {
+    fn carry_out(&mut self, command: Command, moment: Moment) {
         let Command {
             config, message, ..
         } = command;
         let (origin, before) = (message.origin(), self.effects.len());
-        self.carry_out_message(config, message);
+        self.carry_out_message(config, message, moment);
         for effect in self.effects.iter_mut().skip(before) {
             if let Effect::Tell(told) = effect {
                 told.answer(&origin);
@@ -238,7 +238,7 @@ impl Session {
         }
     }
 
-    fn carry_out_message(&mut self, config: u64, message: ClientMessage) {
+    fn carry_out_message(&mut self, config: u64, message: ClientMessage, moment: Moment) {
         match message {
             ClientMessage::Config(wanted) => match self.config.configure(config, *wanted) {
                 Ok(()) => self.prepare(config),
@@ -248,11 +248,26 @@ impl Session {
                 Ok(()) => self.prepare(config),
                 Err(refusal) => self.refuse(refusal.code, refusal.message),
             },
+            ClientMessage::EndTurn => self.end_turn(moment),
             message => match self.action(message) {
                 Ok(effect) => self.effects.push(effect),
                 Err(refusal) => self.refuse(refusal.code, refusal.message),
             },
         }
+    }
+
+    /// The client says that the speaker has finished.
+    fn end_turn(&mut self, moment: Moment) {
+        let listens = match self.config.configured() {
+            Ok(in_force) => in_force.params.stt.is_some(),
+            Err(refusal) => return self.refuse(refusal.code, refusal.message),
+        };
+        if !listens {
+            let problem = "end_turn: the session hears nobody, or each participant for themselves";
+            return self.refuse(ErrorCode::AudioDisabled, problem);
+        }
+        let outputs = self.recogniser.client_ends(moment);
+        self.follow(outputs, moment);
     }
 
     /// What a message other than a config asks for.
@@ -290,6 +305,7 @@ impl Session {
             ClientMessage::LoadingStart => Ok(Effect::Load(true)),
             ClientMessage::LoadingStop => Ok(Effect::Load(false)),
             ClientMessage::Resume(_)
+            | ClientMessage::EndTurn
             | ClientMessage::Config(_)
             | ClientMessage::UpdateConfig(_) => {
                 refused(ErrorCode::Internal, "a config is no action")
@@ -341,7 +357,7 @@ impl Session {
             Ok(prepared) => prepared,
             Err(refusal) => {
                 self.config_failed(config, refusal);
-                return self.carry_on();
+                return self.carry_on(moment);
             }
         };
         pending.room = room;
@@ -399,7 +415,7 @@ impl Session {
         self.tell_ready();
         let outputs = self.recogniser.replay_early();
         self.follow(outputs, moment);
-        self.carry_on();
+        self.carry_on(moment);
     }
 
     /// The session has a new socket.
@@ -421,9 +437,9 @@ impl Session {
     }
 
     /// Carries out what waited for the config, up to the next one.
-    fn carry_on(&mut self) {
+    fn carry_on(&mut self, moment: Moment) {
         while let Some(command) = self.config.next() {
-            self.carry_out(command);
+            self.carry_out(command, moment);
         }
     }
 
@@ -455,7 +471,7 @@ impl Session {
                 Output::Failed(refusal) => {
                     if let Some(config) = self.config.pending_number() {
                         self.config_failed(config, refusal);
-                        self.carry_on();
+                        self.carry_on(moment);
                     }
                     continue;
                 }

@@ -496,6 +496,15 @@ impl RecogniserMachine {
         }
     }
 
+    /// The client says that the speaker has finished.
+    pub fn client_ends(&mut self, moment: Moment) -> Vec<Output> {
+        if let Some(turns) = &mut self.turns {
+            let events = turns.client_ends(moment);
+            self.turned(events);
+        }
+        self.take()
+    }
+
     fn turned(&mut self, events: Vec<TurnEvent>) {
         self.outputs
             .extend(events.into_iter().map(|event| match event {
