@@ -486,6 +486,7 @@ fn app_state(
     let dialect = Arc::new(settings.dialect.words());
     let services = Arc::new(SessionServices {
         providers: Arc::clone(providers),
+        llm: Arc::clone(&llm),
         synthesizer: Arc::clone(&synthesizer),
         sessions: sessions.clone(),
         rooms: Some(rooms.registry.clone()),

@@ -83,6 +83,7 @@ fn parts(settings: &Settings) -> Parts {
     let services = Arc::new(SessionServices {
         dialect: Arc::new(settings.dialect.words()),
         providers: Arc::clone(&providers),
+        llm: Arc::default(),
         synthesizer: Arc::clone(&synthesizer),
         sessions: sessions.clone(),
         rooms: None,
@@ -116,6 +117,7 @@ fn parts(settings: &Settings) -> Parts {
             providers,
             recognisers: quotas.recognisers.clone(),
             openai: OpenAi::new(settings),
+            llm: Arc::default(),
             rooms: RoomRegistry::new(None).start(),
             room_lists: FairQueue::new(1, Share::NONE),
             calls: CallRegistry::new(None).start(),

@@ -3,7 +3,8 @@
 
 pub mod recorder;
 pub mod registry;
-pub mod restarts;
+pub mod responder;
+mod restarts;
 pub mod room;
 pub mod session;
 pub mod stt;

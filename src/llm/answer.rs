@@ -446,6 +446,10 @@ mod tests {
         all
     }
 
+    #[expect(
+        clippy::unnecessary_wraps,
+        reason = "compared with what an answer yields"
+    )]
     fn text(words: &str) -> Result<AnswerEvent, LlmError> {
         Ok(AnswerEvent::Text(words.to_owned()))
     }

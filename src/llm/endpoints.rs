@@ -92,6 +92,18 @@ struct Listed {
     patience: Duration,
 }
 
+/// None at all.
+impl Default for Endpoints {
+    fn default() -> Self {
+        Self(ArcSwap::from_pointee(Listed {
+            default: None,
+            named: BTreeMap::new(),
+            brought: None,
+            patience: Duration::from_secs(30),
+        }))
+    }
+}
+
 #[derive(Debug)]
 struct Named {
     endpoint: Endpoint,

@@ -2,13 +2,13 @@
 //! speak the chat-completions interface that OpenAI, vLLM, Ollama, llama.cpp and others have, with `stream` and, where a
 //! model calls functions, `tools`.
 //!
-//! Conversations are not known here: who keeps the history of one says with each request what the model is to know. Nothing
-//! of what is said is logged.
+//! What was said so far is a [`history`], of which a model is told what fits. Nothing of it is logged.
 
 mod answer;
 mod chat;
 mod endpoints;
 mod event_stream;
+pub mod history;
 
 pub use answer::{Answer, AnswerEvent, Finish, FunctionCall, LlmError, Usage};
 pub use chat::{ChatRequest, RateLimit};

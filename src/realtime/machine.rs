@@ -12,9 +12,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use vivavoce_auth::TenantId;
+use vivavoce_llm::history::{Item, ItemKind, Items, NoPlace, Part, messages};
 use vivavoce_llm::{AnswerEvent, ChatRequest, Endpoint, Endpoints, LlmError, RateLimit};
 
-use crate::items::{Item, ItemKind, Items, messages, missing};
+use crate::items::{self, missing};
 use crate::names::{Named, Names};
 use crate::response::{self, Call, Create, End, Message, Response};
 use crate::session::{
@@ -317,7 +318,7 @@ impl Realtime {
             "conversation.item.create" => self.create_item(event),
             "conversation.item.retrieve" => {
                 let item = self.items.get(Self::named(event)?);
-                let shown = item.map(|item| item.shown(self.version));
+                let shown = item.map(|item| items::shown(item, self.version));
                 let shown = shown
                     .ok_or_else(|| missing(event["item_id"].as_str().unwrap_or(""), "item_id"))?;
                 self.tell("conversation.item.retrieved", json!({"item": shown}));
@@ -460,14 +461,20 @@ impl Realtime {
 
     fn create_item(&mut self, event: &Value) -> Result<(), Problem> {
         let made = self.id("item");
-        let created = Item::read(&event["item"], &made, "item")?;
+        let created = items::read(&event["item"], &made, "item")?;
         let item = created.item;
         if self.items.get(&item.id).is_some() {
             let message = "an item of this id exists";
             return Err(Problem::new("item_already_exists", "item.id", message));
         }
         let previous = event.get("previous_item_id").and_then(Value::as_str);
-        let place = self.items.place(previous)?;
+        let place = self.items.place(previous).map_err(|why| match why {
+            NoPlace::NoSuchItem => missing(previous.unwrap_or_default(), "previous_item_id"),
+            NoPlace::Full => {
+                let message = "a conversation has at most 2000 items; delete some";
+                Problem::general("conversation_full", message)
+            }
+        })?;
         if let Some(sound) = created.sound {
             let sound = BASE64.decode(sound);
             let sound =
@@ -490,7 +497,7 @@ impl Realtime {
 
     /// Tells of an item that is there now, and perhaps complete.
     fn tell_item(&mut self, item: &Item, previous: Option<&str>, is_complete: bool) {
-        let shown = item.shown(self.version);
+        let shown = items::shown(item, self.version);
         let event = json!({"previous_item_id": previous, "item": shown});
         let kind = self.name("conversation.item.added", "conversation.item.created");
         self.tell(kind, event.clone());
@@ -561,7 +568,7 @@ impl Realtime {
                 return found.ok_or_else(|| missing(id, &format!("{param}.id")));
             }
             count += 1;
-            let created = Item::read(value, &format!("{made}_{count}"), param)?;
+            let created = items::read(value, &format!("{made}_{count}"), param)?;
             if created.sound.is_some() {
                 let message = "sound is recognised in the conversation: create the item first, and refer to it";
                 return Err(Problem::new("unsupported_value", param, message));
@@ -1095,7 +1102,7 @@ impl Realtime {
             return;
         };
         if response.message.is_none() {
-            response.message = Some(Message::new(made, response.items));
+            response.message = Some(Message::new(made, response.items, response.speaks));
             response.items += 1;
             self.tell_message(key);
         }
@@ -1115,8 +1122,7 @@ impl Realtime {
         if !is_apart
             && let Some(known) = self.items.get_mut(&item)
             && let ItemKind::Message { parts, .. } = &mut known.kind
-            && let Some(crate::items::Part::Text(so_far) | crate::items::Part::Spoken(Some(so_far))) =
-                parts.first_mut()
+            && let Some(Part::Text(so_far) | Part::Spoken(Some(so_far))) = parts.first_mut()
         {
             so_far.push_str(text);
         }
@@ -1129,7 +1135,7 @@ impl Realtime {
             self.name("response.output_text.delta", "response.text.delta")
         };
         self.tell(kind, event);
-        if let Some(piece) = piece.filter(|_| speaks) {
+        if let Some(piece) = piece {
             self.send(&json!({"type": "speak", "text": piece, "flush": false, "id": item}));
         }
     }
@@ -1159,7 +1165,7 @@ impl Realtime {
     }
 
     fn tell_output_item(&mut self, response: &str, index: usize, item: &Item, is_apart: bool) {
-        let shown = item.shown(self.version);
+        let shown = items::shown(item, self.version);
         let event = json!({"response_id": response, "output_index": index, "item": shown});
         self.tell("response.output_item.added", event);
         if !is_apart {
@@ -1208,8 +1214,8 @@ impl Realtime {
         let Some(response) = self.by_key(key) else {
             return;
         };
-        let (id, speaks, is_apart) = (response.id.clone(), response.speaks, response.is_apart);
-        let message = response.message.as_mut().filter(|_| speaks);
+        let (id, is_apart) = (response.id.clone(), response.is_apart);
+        let message = response.message.as_mut();
         let rest = message.and_then(|message| Some((message.rest()?, message.item.clone())));
         let calls: Vec<(usize, Item, Value)> = response
             .calls
@@ -1239,7 +1245,7 @@ impl Realtime {
     }
 
     fn item_done(&mut self, response: &str, index: usize, item: &Item, is_apart: bool) {
-        let shown = item.shown(self.version);
+        let shown = items::shown(item, self.version);
         let event = json!({"response_id": response, "output_index": index, "item": shown});
         self.tell("response.output_item.done", event);
         if is_apart {
@@ -1251,7 +1257,8 @@ impl Realtime {
             known.clone_from(item);
         }
         if self.version == Version::Current {
-            let event = json!({"previous_item_id": previous, "item": item.shown(self.version)});
+            let event =
+                json!({"previous_item_id": previous, "item": items::shown(item, self.version)});
             self.tell("conversation.item.done", event);
         }
     }

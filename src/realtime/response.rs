@@ -2,9 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
+use vivavoce_llm::history::{Item, ItemKind, Part, Role};
 use vivavoce_llm::{Finish, FunctionCall, Usage};
 
-use crate::items::{Item, ItemKind, Part, Role};
+use crate::items;
 use crate::session::{Problem, SessionObject, Sound, Version};
 
 /// Text is given to the voice from this length on, or where a sentence may end.
@@ -42,6 +43,8 @@ pub struct Message {
     pub index: usize,
     /// What the model has said so far; what was heard of it once it was cut off.
     pub text: String,
+    /// Whether there is a voice.
+    speaks: bool,
     /// What the voice was not given yet.
     waiting: String,
     /// Whether the voice was given anything.
@@ -171,11 +174,12 @@ fn metadata(value: &Value, param: &str) -> Result<Value, Problem> {
 }
 
 impl Message {
-    pub fn new(item: String, index: usize) -> Self {
+    pub fn new(item: String, index: usize, speaks: bool) -> Self {
         Self {
             item,
             index,
             text: String::new(),
+            speaks,
             waiting: String::new(),
             is_voiced: false,
             words: Vec::new(),
@@ -188,6 +192,9 @@ impl Message {
     /// Takes more text of the model; returns what the voice is given now.
     pub fn push(&mut self, text: &str) -> Option<String> {
         self.text.push_str(text);
+        if !self.speaks {
+            return None;
+        }
         self.waiting.push_str(text);
         let ends = |c: char| {
             matches!(
@@ -289,11 +296,16 @@ impl Response {
         let mut output: Vec<(usize, Value)> = Vec::new();
         if is_over {
             let message = self.message.as_ref();
-            output.extend(
-                message.map(|message| (message.index, self.message_item(message).shown(version))),
-            );
+            output.extend(message.map(|message| {
+                (
+                    message.index,
+                    items::shown(&self.message_item(message), version),
+                )
+            }));
             let calls = self.calls.iter();
-            output.extend(calls.map(|call| (call.index, self.call_item(call).shown(version))));
+            output.extend(
+                calls.map(|call| (call.index, items::shown(&self.call_item(call), version))),
+            );
             output.sort_by_key(|(index, _)| *index);
         }
         let output: Vec<Value> = output.into_iter().map(|(_, item)| item).collect();
@@ -406,7 +418,7 @@ mod tests {
 
     #[test]
     fn what_was_heard_ends_with_a_word_that_had_ended() {
-        let mut message = Message::new("item".to_owned(), 0);
+        let mut message = Message::new("item".to_owned(), 0, true);
         message.push("Well, it is it.");
         for (word, at) in [("Well,", 100), ("it", 500), ("is", 700), ("it.", 900)] {
             message.word(word, at);
@@ -425,13 +437,13 @@ mod tests {
 
     #[test]
     fn the_voice_is_given_pieces_that_may_end_sentences() {
-        let mut message = Message::new("item".to_owned(), 0);
+        let mut message = Message::new("item".to_owned(), 0, true);
         assert_eq!(message.push("  "), None);
         assert_eq!(message.push("Good"), None);
         assert_eq!(message.push(" day."), Some("  Good day.".to_owned()));
         assert_eq!(message.push(" How"), None);
         assert_eq!(message.rest(), Some(" How".to_owned()));
-        let mut blank = Message::new("item".to_owned(), 0);
+        let mut blank = Message::new("item".to_owned(), 0, true);
         assert_eq!(blank.push(" \n"), None);
         assert_eq!(blank.rest(), None);
     }

@@ -448,6 +448,8 @@ impl SessionObject {
             "noise_suppression": self.noise_reduction.is_some(), "turn_model": "silence",
         });
         let Some(turns) = &self.turn_detection else {
+            // The client waits for all that was said, and not for the caller.
+            vad["speech_final_timeout_ms"] = json!(10_000);
             return vad;
         };
         match &turns.detector {

@@ -11,7 +11,7 @@ import sys
 from openai import AsyncOpenAI
 
 CHUNK = 960  # 20 ms
-PATIENCE = 60
+PATIENCE = 50
 
 
 class Talk:

@@ -20,6 +20,7 @@ pub mod player;
 pub mod protocol;
 mod recording;
 mod release;
+mod responding;
 mod room_membership;
 mod socket_handler;
 mod state;
@@ -72,6 +73,7 @@ use super::registry::calls::CallRegistry;
 use super::registry::resumes::{ResumableSession, ResumeToken, Resumes, ResumingSocket};
 use super::registry::rooms::RoomRegistry;
 use super::registry::sessions::{NameTaken, Register, Registration, SessionRegistry};
+use super::responder::{DismissResponder, ResponderActor};
 use super::room::{self, Entered};
 use super::start_in_span;
 use super::stt::SttReport;
@@ -79,6 +81,7 @@ use super::tts::{ChangeVoice, Dismiss, TtsActor, TtsReport};
 use vivavoce_audio::Encoding;
 use vivavoce_auth::{Access, Pass, TenantId};
 use vivavoce_core::dialect::Dialect;
+use vivavoce_llm::Endpoints;
 use vivavoce_quotas::shared_limit;
 use vivavoce_quotas::{Permit, Quotas, Refused};
 use vivavoce_recordings::egress::{Egress, Egresses};
@@ -127,6 +130,8 @@ pub struct SessionSettings {
 /// What all sessions share.
 pub struct SessionServices {
     pub providers: Arc<ProviderTable>,
+    /// The language models, for sessions that the server leads.
+    pub llm: Arc<Endpoints>,
     pub synthesizer: Arc<Synthesizer>,
     pub sessions: Addr<SessionRegistry>,
     /// `None` on a server without rooms.
@@ -259,6 +264,8 @@ pub struct SessionActor {
     /// The same, shared with the transcribers of participants.
     output_of_room: Rc<RefCell<Option<Player>>>,
     synthesiser: Option<Addr<TtsActor>>,
+    /// Leads the conversation, where the server does.
+    responder: Option<Addr<ResponderActor>>,
     /// Shared with the player of the output.
     turn_clock: Rc<RefCell<TurnClock>>,
     /// While there is no output: what was cut of the last one.
@@ -347,6 +354,7 @@ pub fn open(
             output: None,
             output_of_room: Rc::default(),
             synthesiser: None,
+            responder: None,
             turn_clock: Rc::new(RefCell::new(TurnClock::new(trace.clone()))),
             cut_ids: playback::CutIds::default(),
             pending: PendingConfig::default(),
@@ -412,6 +420,9 @@ impl Drop for SessionActor {
     fn drop(&mut self) {
         if let Some(synthesiser) = &self.synthesiser {
             synthesiser.do_send(Dismiss);
+        }
+        if let Some(responder) = &self.responder {
+            responder.do_send(DismissResponder);
         }
         self.writer.close(1011, "internal error");
         self.usage.ends(self.listening.input.position());
@@ -552,7 +563,10 @@ impl SessionActor {
             Effect::Call(command) => self.call(command, context),
             Effect::ChangeRoom(config) => self.change_room(*config),
             Effect::Speak(speak) => self.queue_speech(speak),
-            Effect::Clear => self.to_player(Player::clear),
+            Effect::Lead(agent) => self.lead(agent.map(|agent| *agent), context),
+            Effect::Respond(respond) => self.have_answer(respond),
+            Effect::FunctionResult(result) => self.function_returned(result),
+            Effect::Clear => self.clear_all(),
             Effect::ClearId(id) => self.to_player(|player| player.clear_id(&id)),
             Effect::Yield(mode) => self.to_player(|player| player.yields(mode)),
             Effect::Resume => self.to_player(Player::resumes),
@@ -607,6 +621,9 @@ impl SessionActor {
                 }
                 if let Some(recording) = &self.recording {
                     recording.tap.note_final(result);
+                }
+                if let (Some(said), false) = (&result.turn_transcript, result.backchannel) {
+                    self.turn_for_responder(said);
                 }
                 self.writer.event(text);
             }
@@ -767,6 +784,9 @@ impl SessionActor {
                 `vivavoce models fetch smart-turn` installs it";
             return Err(Refusal::new(ErrorCode::ProviderUnavailable, problem));
         }
+        if let Some(agent) = &wanted.agent {
+            self.endpoint(agent)?;
+        }
         if let Some(listen) = wanted.listen() {
             check_recogniser(providers, listen, "stt_config")?;
             for (index, fallback) in listen.fallback.iter().enumerate() {
@@ -876,6 +896,7 @@ impl SessionActor {
         );
         // The clip is set afterwards; it plays on if the one before was playing.
         player.load(loads);
+        player.set_responder(self.responder.clone());
         let task = AbortOnDropHandle::new(tokio::task::spawn_local(
             player.clone().run().in_current_span(),
         ));

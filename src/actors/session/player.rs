@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use actix::Recipient;
 use actix::prelude::SendError;
+use actix::{Addr, Recipient};
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use tokio::sync::Notify;
@@ -29,6 +29,7 @@ use super::release::{LastFrame, Silence};
 use super::state::recogniser::OutputState;
 use super::turn_metrics::TurnClock;
 use crate::recorder::Tap;
+use crate::responder::{ResponderActor, UtteranceEnded};
 use crate::room::TrackPublisher;
 use crate::tts::{SpeechSink, Synthesize};
 use vivavoce_audio::encode::{Encoded, StreamEncoder};
@@ -82,6 +83,8 @@ struct State {
     /// Since when there is no socket to play to: time stands still until there is one.
     frozen: Option<std::time::Instant>,
     recorder: Option<Tap>,
+    /// Who is told how utterances end, where the server leads the conversation.
+    responder: Option<Addr<ResponderActor>>,
     /// In a room: the last frame of speech, while that may be cut.
     last: Option<LastFrame>,
     /// What follows speech that was cut.
@@ -159,6 +162,7 @@ impl Player {
                 closed: false,
                 frozen: None,
                 recorder: None,
+                responder: None,
                 last: None,
                 silence: None,
             }),
@@ -179,6 +183,11 @@ impl Player {
     /// Records what is sent from now on; `None` stops recording.
     pub fn set_recorder(&self, recorder: Option<Tap>) {
         self.0.state.borrow_mut().recorder = recorder;
+    }
+
+    /// Tells this responder how utterances end; `None` tells nobody.
+    pub fn set_responder(&self, responder: Option<Addr<ResponderActor>>) {
+        self.0.state.borrow_mut().responder = responder;
     }
 
     /// Queues an utterance or a part of one.
@@ -764,6 +773,19 @@ impl State {
     }
 
     fn note(&self, event: &Event) {
+        if let (Some(responder), Some(id)) = (&self.responder, &event.id) {
+            let heard = match &event.kind {
+                EventKind::Started | EventKind::Progress { .. } => None,
+                EventKind::Complete { .. } => Some(None),
+                EventKind::Interrupted { heard_text, .. }
+                | EventKind::Failed { heard_text, .. } => Some(Some(heard_text.clone())),
+            };
+            if let Some(heard) = heard {
+                let id = id.clone();
+                // Once for each utterance, of which few wait.
+                responder.do_send(UtteranceEnded { id, heard });
+            }
+        }
         if let Some(recorder) = &self.recorder {
             recorder.note(|at_ms| {
                 let line = line(event, at_ms);

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::config::{ConfigUpdate, SessionConfig, WireConfig};
 use super::{misfit, required};
+use crate::responder::{FunctionResult, Respond};
 use crate::session::playback::Speak;
 use std::sync::Arc;
 use vivavoce_core::json::{self, Misfit};
@@ -31,6 +32,10 @@ pub enum ClientMessage {
     },
     /// The speaker has finished.
     EndTurn,
+    /// The language model shall answer now.
+    Respond(Respond),
+    /// What a function returned.
+    FunctionResult(FunctionResult),
     /// Starts the loading sound.
     LoadingStart,
     /// Stops it.
@@ -41,6 +46,8 @@ pub enum ClientMessage {
     Call(CallCommand),
 }
 
+/// The longest result of a function.
+const MAX_OUTPUT_BYTES: usize = 256 << 10;
 /// Longer texts that are no messages are not looked at again.
 const LONGEST_MISFIT: usize = 64 << 10;
 
@@ -144,6 +151,37 @@ struct WireSendMessage {
     debug: Option<Value>,
 }
 
+/// Has the language model of `agent` answer now, whatever was said.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "Respond")]
+struct WireRespond {
+    /// What the model is told first, in place of the instructions of `config`, for this answer.
+    instructions: Option<String>,
+}
+
+/// What a function returned that the language model of `agent` has called. When all results are there, it answers.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "FunctionResult")]
+struct WireFunctionResult {
+    /// That of `function_call`.
+    #[schemars(required)]
+    call_id: Option<String>,
+    /// What the model is told, at most 256 KiB.
+    #[schemars(required)]
+    output: Option<String>,
+}
+
+impl WireFunctionResult {
+    fn check(self) -> Result<FunctionResult, Misfit> {
+        let output = required(self.output, "output")?;
+        if output.len() > MAX_OUTPUT_BYTES {
+            return Err(misfit("output", "must have at most 256 KiB"));
+        }
+        let call_id = required(self.call_id, "call_id")?;
+        Ok(FunctionResult { call_id, output })
+    }
+}
+
 /// A message without fields.
 #[derive(JsonSchema)]
 struct Bare {}
@@ -172,7 +210,7 @@ impl MessageKind {
 }
 
 /// What a client may send.
-pub const CLIENT_MESSAGES: [MessageKind; 12] = [
+pub const CLIENT_MESSAGES: [MessageKind; 14] = [
     MessageKind::new::<WireConfig>("config", |text| {
         let config = json::parse::<WireConfig>(text)?.check()?;
         Ok(ClientMessage::Config(Box::new(config)))
@@ -193,6 +231,14 @@ pub const CLIENT_MESSAGES: [MessageKind; 12] = [
         Ok(ClientMessage::Clear { id })
     }),
     MessageKind::new::<Bare>("end_turn", |_| Ok(ClientMessage::EndTurn)),
+    MessageKind::new::<WireRespond>("respond", |text| {
+        let WireRespond { instructions } = json::parse(text)?;
+        Ok(ClientMessage::Respond(Respond { instructions }))
+    }),
+    MessageKind::new::<WireFunctionResult>("function_result", |text| {
+        let result = json::parse::<WireFunctionResult>(text)?.check()?;
+        Ok(ClientMessage::FunctionResult(result))
+    }),
     MessageKind::new::<Bare>("loading_start", |_| Ok(ClientMessage::LoadingStart)),
     MessageKind::new::<Bare>("loading_stop", |_| Ok(ClientMessage::LoadingStop)),
     MessageKind::new::<WireSendMessage>("send_message", |text| {
@@ -242,6 +288,8 @@ impl ClientMessage {
             Self::Speak(speak) => ("speak", speak.id.as_ref()),
             Self::Clear { id } => ("clear", id.as_ref()),
             Self::EndTurn => ("end_turn", None),
+            Self::Respond(_) => ("respond", None),
+            Self::FunctionResult(_) => ("function_result", None),
             Self::LoadingStart => ("loading_start", None),
             Self::LoadingStop => ("loading_stop", None),
             Self::SendMessage(_) => ("send_message", None),

@@ -11,6 +11,7 @@ use super::{StreamId, misfit, required};
 use crate::session::barge_in::InterruptionMode;
 use crate::session::turn::TurnSettings;
 use vivavoce_audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
+use vivavoce_config::Secret;
 use vivavoce_core::json::Misfit;
 use vivavoce_seams::OwnCredential;
 use vivavoce_synthesis::{SpeechConfig, TtsConfig};
@@ -47,6 +48,8 @@ pub struct SessionParams {
     /// Voice activity and turns.
     pub vad: VadConfig,
     pub rtc: Option<RoomConfig>,
+    /// Who answers, where the server leads the conversation.
+    pub agent: Option<AgentConfig>,
     /// Whether a recording is wanted.
     pub recording: bool,
     /// Whether the session waits for its client when the socket breaks.
@@ -109,6 +112,131 @@ impl ConfigUpdate {
             params.vad = update.check_over(&known.vad)?;
         }
         Ok(Some(params))
+    }
+}
+
+/// `agent`, checked: the server leads the conversation with a language model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentConfig {
+    /// Which of the settings' endpoints; the default one when absent.
+    pub endpoint: Option<String>,
+    /// An address of the caller's own, in place of an endpoint.
+    pub url: Option<String>,
+    /// Its key.
+    pub api_key: Option<Secret>,
+    /// The model; the endpoint's when absent.
+    pub model: Option<String>,
+    /// What the model is told first.
+    pub instructions: String,
+    /// Functions, as chat completions have them.
+    pub tools: Vec<Value>,
+    /// The model's own when absent.
+    pub temperature: Option<f64>,
+    /// The model's own when absent.
+    pub max_tokens: Option<u32>,
+    /// What is said first.
+    pub greeting: Option<String>,
+}
+
+/// Who answers.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "AgentConfig")]
+struct WireAgent {
+    /// The language model.
+    #[schemars(required)]
+    llm: Option<WireLlm>,
+    /// What is said when the session begins, at most 32 KiB.
+    greeting: Option<String>,
+}
+
+/// A language model behind chat completions.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "LlmConfig")]
+struct WireLlm {
+    /// The name of one of the server's endpoints; the default one when absent.
+    endpoint: Option<String>,
+    /// An address of your own, with `/v1` at its end, where the server allows that.
+    url: Option<String>,
+    /// Its key, where `url` is given.
+    api_key: Option<String>,
+    /// The model; the endpoint's when absent.
+    model: Option<String>,
+    /// What the model is told first, at most 128 KiB.
+    instructions: Option<String>,
+    /// At most 128 functions that it may have called: `{"type": "function", "function": {"name", "description", "parameters"}}`.
+    tools: Option<Vec<Value>>,
+    /// The model's own when absent.
+    #[schemars(range(min = 0, max = 2))]
+    temperature: Option<f64>,
+    /// The longest answer; the model's own when absent.
+    #[schemars(range(min = 1))]
+    max_tokens: Option<u32>,
+}
+
+/// The longest instructions and greeting, and the most functions and bytes of them.
+const MAX_INSTRUCTIONS_BYTES: usize = 128 << 10;
+const MAX_GREETING_BYTES: usize = 32 << 10;
+const MAX_TOOLS: usize = 128;
+const MAX_TOOL_BYTES: usize = 256 << 10;
+
+impl WireAgent {
+    fn check(self) -> Result<AgentConfig, Misfit> {
+        let llm = required(self.llm, "agent.llm")?;
+        if llm.url.is_some() == llm.endpoint.is_some() && llm.url.is_some() {
+            return Err(misfit("agent.llm.url", "does not go with endpoint"));
+        }
+        if llm.api_key.is_some() && llm.url.is_none() {
+            let problem = "goes with url alone: the server's endpoints have their own";
+            return Err(misfit("agent.llm.api_key", problem));
+        }
+        if llm
+            .temperature
+            .is_some_and(|value| !(0.0..=2.0).contains(&value))
+        {
+            return Err(misfit("agent.llm.temperature", "must be from 0 to 2"));
+        }
+        if llm.max_tokens == Some(0) {
+            return Err(misfit("agent.llm.max_tokens", "must be at least 1"));
+        }
+        let instructions = llm.instructions.unwrap_or_default();
+        if instructions.len() > MAX_INSTRUCTIONS_BYTES {
+            return Err(misfit(
+                "agent.llm.instructions",
+                "must have at most 128 KiB",
+            ));
+        }
+        let greeting = self.greeting.filter(|greeting| !greeting.trim().is_empty());
+        if greeting
+            .as_ref()
+            .is_some_and(|text| text.len() > MAX_GREETING_BYTES)
+        {
+            return Err(misfit("agent.greeting", "must have at most 32 KiB"));
+        }
+        let tools = llm.tools.unwrap_or_default();
+        if tools.len() > MAX_TOOLS || Value::from(tools.clone()).to_string().len() > MAX_TOOL_BYTES
+        {
+            let problem = "must have at most 128 functions and 256 KiB";
+            return Err(misfit("agent.llm.tools", problem));
+        }
+        for (index, tool) in tools.iter().enumerate() {
+            let name = tool["function"]["name"].as_str().unwrap_or_default();
+            if tool["type"] != "function" || name.is_empty() {
+                let place = format!("agent.llm.tools[{index}]");
+                let problem = "must be {\"type\": \"function\", \"function\": {\"name\", …}}";
+                return Err(misfit(&place, problem));
+            }
+        }
+        Ok(AgentConfig {
+            endpoint: llm.endpoint.filter(|name| !name.is_empty()),
+            url: llm.url,
+            api_key: llm.api_key.filter(|key| !key.is_empty()).map(Secret::new),
+            model: llm.model.filter(|model| !model.is_empty()),
+            instructions,
+            tools,
+            temperature: llm.temperature,
+            max_tokens: llm.max_tokens,
+            greeting,
+        })
     }
 }
 
@@ -333,6 +461,8 @@ pub(super) struct WireConfig {
     vad: Option<WireVad>,
     /// The room to join.
     rtc: Option<WireRtc>,
+    /// Who answers: the server leads the conversation with a language model. Needs audio, and `stt_mode` "mixed".
+    agent: Option<WireAgent>,
     /// Whether the session is recorded.
     #[schemars(extend("default" = false))]
     recording: Option<bool>,
@@ -499,13 +629,23 @@ impl WireConfig {
         let mut params = SessionParams {
             stt,
             tts,
-            vad: self.vad.map_or(Ok(VadConfig::default()), WireVad::check)?,
+            vad: match self.vad {
+                Some(vad) => {
+                    let leads = self.agent.is_some() && vad.enabled != Some(false);
+                    vad.check_over(&vad_of(leads))?
+                }
+                None => vad_of(self.agent.is_some()),
+            },
             rtc,
+            agent: self.agent.map(WireAgent::check).transpose()?,
             recording: recorded || self.recording.unwrap_or(false),
             resume: self.resume.unwrap_or(false),
         };
         if params.rtc.is_some() {
             params.use_room_audio();
+        }
+        if params.agent.is_some() && params.stt.is_none() {
+            return Err(misfit("agent", "needs audio, and stt_mode mixed"));
         }
         Ok(SessionConfig {
             stream_id,
@@ -747,13 +887,22 @@ impl WireRtc {
     }
 }
 
+/// Where the server leads the conversation, it decides who interrupts it.
+fn vad_of(leads: bool) -> VadConfig {
+    let interruption = if leads {
+        InterruptionMode::Pause
+    } else {
+        InterruptionMode::Off
+    };
+    VadConfig {
+        interruption,
+        ..VadConfig::default()
+    }
+}
+
 impl WireVad {
     /// The longest that any of its times may be: an hour.
     const LONGEST_MS: u32 = 3_600_000;
-
-    fn check(self) -> Result<VadConfig, Misfit> {
-        self.check_over(&VadConfig::default())
-    }
 
     /// The same where what is not given stays as it is.
     fn check_over(self, default: &VadConfig) -> Result<VadConfig, Misfit> {

@@ -13,13 +13,13 @@ pub use client::{
     CLIENT_MESSAGES, CallCommand, ClientMessage, Origin, Resume, SendMessage, SipTransfer,
 };
 pub use config::{
-    ConfigUpdate, DeleteRoom, ListenConfig, LoadingAudio, ROOM_FORMAT, RoomConfig, SessionConfig,
-    SessionParams, TurnModelChoice, VadConfig,
+    AgentConfig, ConfigUpdate, DeleteRoom, ListenConfig, LoadingAudio, ROOM_FORMAT, RoomConfig,
+    SessionConfig, SessionParams, TurnModelChoice, VadConfig,
 };
 pub use schema::socket_schema;
 pub use server::{
-    ErrorCode, RoomOfSession, RoomParticipant, RoomText, RoomTrack, ServerMessage,
-    TransferErrorCode, WarningCode,
+    ErrorCode, ResponseStatus, ResponseUsage, RoomOfSession, RoomParticipant, RoomText, RoomTrack,
+    ServerMessage, TransferErrorCode, WarningCode,
 };
 pub use unknown_fields::{UnknownField, unknown_fields};
 

@@ -156,6 +156,40 @@ pub enum ServerMessage {
         /// Whether it was cut off.
         interrupted: bool,
     },
+    /// The language model of `agent` begins an answer.
+    ResponseStarted {
+        /// Of its utterance.
+        id: String,
+    },
+    /// More of what it says, as it writes.
+    ResponseText {
+        /// Of its utterance.
+        id: String,
+        /// What.
+        text: String,
+    },
+    /// It has a function called: `function_result` answers.
+    FunctionCall {
+        /// Of the answer in which it does.
+        id: String,
+        /// Names the call.
+        call_id: String,
+        /// The function.
+        name: String,
+        /// JSON, as the model wrote it.
+        arguments: String,
+    },
+    /// An answer is over: it was heard, cut off, or there was none.
+    ResponseDone {
+        /// Of its utterance.
+        id: String,
+        /// How.
+        status: ResponseStatus,
+        /// What was said of it, where it was cut off what was heard: what the model remembers.
+        text: String,
+        /// What it cost, where the endpoint says so.
+        usage: Option<ResponseUsage>,
+    },
     /// To an agent that the server has dialled, first of all: the call that it is for.
     Call {
         /// The room of the call; `config` need not name it.
@@ -209,6 +243,27 @@ pub enum ServerMessage {
         #[serde(skip_serializing_if = "Option::is_none")]
         heard_text: Option<String>,
     },
+}
+
+/// `response_done.status`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ResponseStatus {
+    /// All of it was heard.
+    Completed,
+    /// It was cut off.
+    Interrupted,
+    /// There was none: an `error` says why.
+    Failed,
+}
+
+/// Tokens of the language model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ResponseUsage {
+    /// What it was told.
+    pub input_tokens: u64,
+    /// What it said.
+    pub output_tokens: u64,
 }
 
 /// The room of a session, as `ready` names it.
@@ -330,6 +385,8 @@ pub enum ErrorCode {
     SttFailed,
     /// Speaking failed.
     TtsFailed,
+    /// The language model does not answer.
+    LlmFailed,
     /// There are no rooms.
     RtcNotConfigured,
     /// The room failed.

@@ -16,10 +16,11 @@ use super::error_codes::Refusal;
 use super::loading::Clip;
 use super::playback::Speak;
 use super::protocol::{
-    CallCommand, ClientMessage, ErrorCode, ListenConfig, LoadingAudio, Origin, RoomConfig,
-    RoomOfSession, SendMessage, ServerMessage, SessionParams, StreamId, VadConfig,
+    AgentConfig, CallCommand, ClientMessage, ErrorCode, ListenConfig, LoadingAudio, Origin,
+    RoomConfig, RoomOfSession, SendMessage, ServerMessage, SessionParams, StreamId, VadConfig,
 };
 use super::turn::{Answer, Manner, Moment};
+use crate::responder::{FunctionResult, Respond};
 use crate::stt::SttReport;
 use crate::tts::TtsReport;
 use config::{AUDIO_DISABLED, Admission, ConfigMachine, Pending};
@@ -121,6 +122,12 @@ pub enum Effect {
         /// Where in the session's audio the turn begins.
         since: Duration,
     },
+    /// Lead the conversation like this from now on; `None`: do not.
+    Lead(Option<Box<AgentConfig>>),
+    /// Have the language model answer.
+    Respond(Respond),
+    /// Tell it what a function returned.
+    FunctionResult(FunctionResult),
     /// Stop the output with everything that is queued, and begin one with this config; `None` ends it.
     SetOutput(Option<Box<SpeechConfig>>),
     /// Speak what is queued from now on with this config.
@@ -275,11 +282,18 @@ impl Session {
         let in_force = self.config.configured()?;
         let (has_room, has_clip) = (in_force.room.is_some(), in_force.clip.is_some());
         let speaks = in_force.params.tts.is_some();
+        let is_led = in_force.params.agent.is_some();
         let refused = |code, problem| Err(Refusal::new(code, problem));
         match message {
             ClientMessage::SendMessage(_) | ClientMessage::Call(_) if !has_room => {
                 refused(ErrorCode::RtcNotConfigured, "the session is in no room")
             }
+            ClientMessage::Respond(_) | ClientMessage::FunctionResult(_) if !is_led => refused(
+                ErrorCode::InvalidMessage,
+                "there is no language model: config has no agent",
+            ),
+            ClientMessage::Respond(respond) => Ok(Effect::Respond(respond)),
+            ClientMessage::FunctionResult(result) => Ok(Effect::FunctionResult(result)),
             ClientMessage::SendMessage(message) => Ok(Effect::SendToRoom(message)),
             ClientMessage::Call(command) => Ok(Effect::Call(command)),
             _ if !speaks => refused(ErrorCode::AudioDisabled, AUDIO_DISABLED),
@@ -385,7 +399,12 @@ impl Session {
         };
         let (config, clip) = (in_force.config, in_force.clip.clone());
         let SessionParams {
-            stt, tts, vad, rtc, ..
+            stt,
+            tts,
+            vad,
+            rtc,
+            agent,
+            ..
         } = in_force.params.clone();
         let rate = |layout: Layout| layout.rate;
         let heard = stt.map(|stt| stt.format.layout);
@@ -413,6 +432,7 @@ impl Session {
             self.effects.push(Effect::ChangeRoom(Box::new(rtc)));
         }
         self.tell_ready();
+        self.effects.push(Effect::Lead(agent.map(Box::new)));
         let outputs = self.recogniser.replay_early();
         self.follow(outputs, moment);
         self.carry_on(moment);

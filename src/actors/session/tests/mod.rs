@@ -160,6 +160,7 @@ impl Stage {
         let services = SessionServices {
             synthesizer: Synthesizer::open(Arc::clone(&providers), &settings).unwrap(),
             providers,
+            llm: Arc::default(),
             sessions: SessionRegistry::default().start(),
             rooms: Some(RoomRegistry::new(Some(kept)).start()),
             calls: Some(CallRegistry::new(Some(calls)).start()),
