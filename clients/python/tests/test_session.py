@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 
 from support import CALL_ME, PATIENCE, TOKEN, URL, WEATHER, Caller, Proxy, Test, soon, spoken, tokens
@@ -204,8 +205,13 @@ class Refusals(Test):
             self.assertIn("nothing_to_say", logged.output[0])
 
     async def test_credentials_are_not_shown(self) -> None:
+        with self.assertLogs(level="DEBUG") as logged:
+            async with connect(URL, token=TOKEN) as session:
+                logging.info("there is one line at least")
+                await soon(session.say("Confidential."))
+        self.assertNotIn("onfidential", str(logged.output))
         async with connect(URL, token=TOKEN) as session:
-            shown = repr(session) + str(session) + repr(Client(URL, token=TOKEN))
+            shown = repr(session) + str(session) + repr(Client(URL, token=TOKEN)) + str(logged.output)
             self.assertNotIn(TOKEN, shown)
             self.assertNotIn(session.ready["resume_token"], shown)
 
@@ -217,6 +223,15 @@ class Refusals(Test):
         with self.assertRaises(SessionClosed):
             session.say("Hello.")
         self.assertEqual([event["type"] async for event in session][-1], "closed")
+
+
+    async def test_sound_may_come_faster_than_it_is_spoken(self) -> None:
+        question = await spoken(WEATHER)
+        async with connect(URL, token=TOKEN) as session:
+            turn = asyncio.create_task(first(session, "stt_result", is_speech_final=True))
+            await asyncio.sleep(0)
+            await soon(session.send_audio(bytes(16_000 * 2 * 20) + question + bytes(16_000 * 2 * 3)))
+            self.assertSounds(str((await turn)["turn_transcript"]), WEATHER)
 
 
 class Resuming(Test):

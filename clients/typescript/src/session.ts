@@ -19,6 +19,10 @@ const RESUMABLE = new Set([1001, 1006, 1011, 1012, 4409]);
 const TRANSIENT = new Set([429, 502, 503, 504]);
 /** Errors about `config` that do not refuse it. */
 const HARMLESS = new Set(["invalid_loading_audio"]);
+/** Sound is sent in pieces of this many bytes at most. */
+const MAX_PIECE = 32 << 10;
+/** After which a server that neither takes nor refuses a configuration is given up: it waits for rooms and providers. */
+const READY_TIMEOUT_MS = 60_000;
 /** Bytes that are given to the socket ahead; what is not can still be kept when it breaks. */
 const AHEAD_BYTES = 64 << 10;
 
@@ -240,14 +244,17 @@ export class Session implements AsyncIterable<Event> {
    * Resolves when little waits to be sent; in a gap of the connection at once, and the last seconds are kept.
    */
   async sendAudio(sound: ArrayBuffer | ArrayBufferView): Promise<void> {
-    this.#checkOpen();
     const bytes = ArrayBuffer.isView(sound)
       ? new Uint8Array(sound.buffer, sound.byteOffset, sound.byteLength)
       : new Uint8Array(sound);
-    if (!bytes.byteLength) return;
-    this.#outbox.putAudio(bytes);
-    this.#pump();
-    while (this.#outbox.hasMuchAudio && this.#isOpen) await this.#outbox.changed();
+    this.#checkOpen();
+    for (let at = 0; at < bytes.byteLength; at += MAX_PIECE) {
+      // A copy: the caller may use the buffer again.
+      this.#outbox.putAudio(bytes.slice(at, at + MAX_PIECE));
+      this.#pump();
+      while (this.#outbox.hasMuchAudio && this.#isOpen) await this.#outbox.changed();
+      this.#checkOpen();
+    }
   }
 
   /** Changes language, voice, provider or turn detection; what is not given stays. Rejects with `ServerError` when refused. */
@@ -363,12 +370,16 @@ export class Session implements AsyncIterable<Event> {
     const reply = (this.#reply = waiting<ReadyMessage>());
     this.#serve(socket);
     socket.send(JSON.stringify(this.#config));
+    const late = setTimeout(
+      () => reply.reject(new ConnectionFailed("the configuration was not answered in time")), READY_TIMEOUT_MS,
+    );
     try {
       await reply.promise;
     } catch (error) {
       await this.close();
       throw error;
     } finally {
+      clearTimeout(late);
       this.#reply = undefined;
     }
     return this;
@@ -473,7 +484,13 @@ export class Session implements AsyncIterable<Event> {
       this.#receivedBytes += data.byteLength;
       return this.#emit({ type: "audio", data });
     }
-    const event = JSON.parse(data) as ServerMessage;
+    let event: ServerMessage;
+    try {
+      event = JSON.parse(data) as ServerMessage;
+    } catch {
+      this.#log.error("a message of the server is not JSON, and is left out");
+      return;
+    }
     if (this.#resuming && event.type === "error" && event.code === "cannot_resume") {
       return this.#resuming.reject(new ServerError(event));
     }

@@ -209,6 +209,15 @@ test("after its end a session says so", async (t) => {
   assert.equal(events.at(-1), "closed");
 });
 
+test("sound may come faster than it is spoken", async (t) => {
+  const question = await spoken(WEATHER);
+  const session = await opened(t);
+  const turn = first(session, "stt_result", { is_speech_final: true });
+  const silence = (seconds) => Buffer.alloc(16_000 * 2 * seconds);
+  await soon(session.sendAudio(Buffer.concat([silence(20), question, silence(3)])));
+  assertSounds((await turn).turn_transcript, WEATHER);
+});
+
 test("speech goes on at the sample where the connection broke", async (t) => {
   const proxy = await Proxy.start();
   const session = await opened(t, {}, proxy.url);

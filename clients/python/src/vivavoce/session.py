@@ -47,12 +47,19 @@ from .messages import (
 from .speech import Outcome, Speech, Text, Utterance
 
 logger = logging.getLogger("vivavoce")
+# Below that it logs headers and messages: credentials, and what people say.
+socket_logger = logging.getLogger("vivavoce.socket")
+socket_logger.setLevel(logging.INFO)
 
 #: Events and sound that wait for an application that iterates. Beyond that the oldest are dropped.
 MAX_UNREAD_EVENTS = 4096
 MAX_UNREAD_BYTES = 16 << 20
 #: The longest message of the server.
 MAX_MESSAGE = 8 << 20
+#: Sound is sent in pieces of this many bytes at most.
+MAX_PIECE = 32 << 10
+#: Seconds after which a server that neither takes nor refuses a configuration is given up: it waits for rooms and providers.
+READY_TIMEOUT = 60.0
 #: Close codes after which the session may wait at the server.
 RESUMABLE = {1001, 1006, 1011, 1012, 4409}
 #: HTTP answers to a handshake that may be others soon.
@@ -248,9 +255,9 @@ class Session(Callbacks):
 
         Waits while much waits to be sent; in a gap of the connection it does not, and the last seconds are kept.
         """
-        self._check_open()
-        if sound:
-            self._outbox.put_audio(bytes(sound))
+        for at in range(0, len(sound), MAX_PIECE):
+            self._check_open()
+            self._outbox.put_audio(bytes(sound[at : at + MAX_PIECE]))
             await self._room_for_audio()
 
     async def update_config(
@@ -396,7 +403,7 @@ class Session(Callbacks):
                 close_timeout=5,
                 max_size=MAX_MESSAGE,
                 compression=None,
-                logger=logging.getLogger("vivavoce.socket"),
+                logger=socket_logger,
             )
         except InvalidStatus as error:
             response = error.response
@@ -411,9 +418,11 @@ class Session(Callbacks):
         self._spawn(self._run(self._socket))
         try:
             await self._socket.send(json.dumps(self._config))
-            await reply
+            await asyncio.wait_for(reply, READY_TIMEOUT)
         except BaseException as error:
             await self.close()
+            if isinstance(error, asyncio.TimeoutError):
+                raise ConnectionFailed("the configuration was not answered in time") from None
             if isinstance(error, ConnectionClosed):
                 raise await self._over or SessionClosed(1006, "") from None
             raise
@@ -437,7 +446,9 @@ class Session(Callbacks):
             raise
         except Exception as error:
             logger.exception("the session ends")
-            self._finish(SessionClosed(1011, repr(error)))
+            self._finish(SessionClosed(1011, type(error).__name__))
+            if self._socket:
+                await self._socket.close(1011)
 
     async def _serve(self, socket: ClientConnection) -> SessionClosed:
         """Until the connection ends; says how."""

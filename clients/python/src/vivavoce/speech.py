@@ -79,7 +79,8 @@ class Utterance:
 
     def interrupt(self) -> None:
         """Cuts it: `clear` with its id. Await it to know what was heard."""
-        self._cut(self.id)
+        if not self.done():
+            self._cut(self.id)
 
 
 class Speech:
