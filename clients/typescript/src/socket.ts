@@ -60,10 +60,10 @@ export async function openSocket(
   const opened = new Promise<void>((resolve, reject) => {
     socket.onopen = () => resolve();
     socket.onclose = () => reject(new ConnectionFailed(`${url.origin}: the connection was refused or broke`));
+    // Not every platform tells the end of a connection that never was, and only `ws` says why.
     socket.onerror = (event) => {
-      const why = (event as { message?: string }).message;
-      // The platform's own sockets do not say why; and `ws` says that it was told otherwise.
-      if (why && socket.on) reject(new ConnectionFailed(`${url.origin}: ${why}`));
+      const why = (event as { message?: string }).message || "the connection was refused or broke";
+      reject(new ConnectionFailed(`${url.origin}: ${why}`));
     };
   });
   let timer: ReturnType<typeof setTimeout> | undefined;
