@@ -75,9 +75,13 @@ export class Player {
         if (id === this.#sounding) this.clear();
       }),
       session.on("interruption", ({ state }) => {
-        if (pauses && state === "suspected") this.pause();
-        else this.resume();
+        if (!pauses) return;
+        if (state === "suspected") return this.pause();
+        // Not to be heard for the moment until `tts_interrupted`.
+        if (state === "confirmed") this.clear();
+        this.resume();
       }),
+      session.on("closed", () => this.resume()),
     ];
     return this;
   }

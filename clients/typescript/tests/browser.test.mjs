@@ -144,6 +144,25 @@ test("what was cut is not played", async () => {
   assert.equal(stats.bufferedMs, 0);
 });
 
+test("who speaks over the loudspeaker silences it", async () => {
+  const { outcome, stats, states } = await inPage(async (url, token, text) => {
+    const { connect, Microphone, Player } = window.vivavoce;
+    const session = await connect(url, { token, vad: { interruption: "pause" } });
+    const player = (await Player.open()).attach(session);
+    const states = [];
+    session.on("interruption", ({ state }) => states.push(state));
+    const utterance = session.say(text);
+    const microphone = (await Microphone.open()).pipe(session);
+    const outcome = await utterance.ended;
+    const stats = await player.stats();
+    await Promise.all([session.close(), microphone.close(), player.close()]);
+    return { outcome, stats, states };
+  }, URL_, TOKEN, LONG);
+  assert.equal(outcome.status, "interrupted");
+  assert.deepEqual(states.slice(-2), ["suspected", "confirmed"]);
+  assert.equal(stats.bufferedMs, 0);
+});
+
 test("a player takes sound in any pieces, waits, and has a bound", async () => {
   const { paused, played, bounded } = await inPage(async () => {
     const { Player } = window.vivavoce;
