@@ -14,7 +14,7 @@ export {
 export type * from "./events.js";
 export { History, type ChatMessage } from "./history.js";
 export type * from "./messages.js";
-export { Microphone, type MicrophoneOptions } from "./microphone.js";
+export { Microphone, type MicrophoneConstraints, type MicrophoneOptions } from "./microphone.js";
 export { Player, type PlayerOptions, type PlayerStats } from "./player.js";
 export type * from "./resources.js";
 export { connect, Session, type ConnectOptions, type Logger, type Reconnect, type Update } from "./session.js";

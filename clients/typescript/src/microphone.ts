@@ -3,12 +3,21 @@
 import type { Session } from "./session.js";
 import { addProcessor, MICROPHONE } from "./worklets.js";
 
+/** What a browser is asked for. Not the browser's own type: programs for Node have none of that name. */
+export interface MicrophoneConstraints {
+  deviceId?: string | { exact: string };
+  /** All three are on by default. */
+  echoCancellation?: boolean;
+  noiseSuppression?: boolean;
+  autoGainControl?: boolean;
+}
+
 /** Options of `Microphone.open`. */
 export interface MicrophoneOptions {
   /** Of the frames: the `sample_rate` of `stt_config` (16,000). */
   sampleRate?: number;
-  /** What is asked of the browser beside echo cancellation, noise suppression and gain control, for example `deviceId`. */
-  constraints?: MediaTrackConstraints;
+  /** Which microphone, and what is done to its sound. */
+  constraints?: MicrophoneConstraints;
 }
 
 /** A microphone: 16-bit samples, mono, in frames of 20 ms. To be opened in answer to a click, and on a secure page. */
