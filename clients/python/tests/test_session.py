@@ -296,6 +296,23 @@ class Resuming(Test):
                     pass
             self.assertEqual((await waits).status, "failed")
 
+    async def test_a_session_can_be_closed_in_a_gap(self) -> None:
+        async with Proxy() as proxy:
+            for comes_back in (False, True):
+                session = await connect(proxy.url, token=TOKEN)
+                proxy.cut()
+                await first(session, "reconnecting", attempt=2)
+                if comes_back:
+                    await proxy.mend()
+                    # Between the socket and `ready`, or somewhere near.
+                    while proxy.connections < 3:
+                        await asyncio.sleep(0)
+                await soon(session.close())
+                last = [event async for event in session][-1]
+                self.assertEqual((last["type"], last.get("error")), ("closed", None))
+                if not comes_back:
+                    await proxy.mend()
+
     async def test_without_resume_a_broken_connection_is_the_end(self) -> None:
         async with Proxy() as proxy, connect(proxy.url, token=TOKEN, resume=False) as session:
             proxy.break_all()

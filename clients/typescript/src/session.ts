@@ -414,7 +414,7 @@ export class Session implements AsyncIterable<Event> {
       if (Date.now() + delay >= giveUp) return this.#finish(code, reason, CannotResume);
       this.#emit({ type: "reconnecting", attempt, delay_ms: delay, reason });
       await sleep(delay, this.#cancel.signal);
-      if (this.#closing) return;
+      if (this.#closing) return this.#finish(1000, "");
       const left = Math.max(100, giveUp - Date.now());
       let socket: Socket | undefined;
       try {
@@ -432,7 +432,7 @@ export class Session implements AsyncIterable<Event> {
         this.#resuming = undefined;
         this.#isOpen = false;
         socket?.abandon();
-        if (this.#closing) return;
+        if (this.#closing) return this.#finish(1000, "");
         const refused = error instanceof ApiError && !TRANSIENT.has(error.status);
         const gone = error instanceof SessionClosed && [1008, 4404].includes(error.code);
         if (refused || gone || error instanceof ServerError) {

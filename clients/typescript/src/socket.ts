@@ -18,7 +18,7 @@ export interface Socket {
 
 /** A broken network is found out before the speaker gives up. Browsers have no pings: there the server's timeout counts. */
 const PING_INTERVAL_MS = 5_000;
-const PONG_TIMEOUT_MS = 15_000;
+const PONG_TIMEOUT_MS = 10_000;
 const CLOSE_TIMEOUT_MS = 5_000;
 
 interface NodeSocket extends WebSocket {

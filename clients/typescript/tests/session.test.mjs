@@ -283,6 +283,27 @@ test("who cannot come back in time gives up", async (t) => {
   assert.equal((await waits.ended).status, "failed");
 });
 
+test("a session can be closed in a gap", async (t) => {
+  const proxy = await Proxy.start();
+  t.after(() => proxy.cut());
+  for (const comesBack of [false, true]) {
+    const session = await opened(t, {}, proxy.url);
+    const reconnecting = first(session, "reconnecting", { attempt: 2 });
+    proxy.cut();
+    await reconnecting;
+    if (comesBack) {
+      await proxy.mend();
+      // Between the socket and `ready`, or somewhere near.
+      while (proxy.connections < 3) await new Promise(setImmediate);
+    }
+    await soon(session.close());
+    const events = [];
+    for await (const event of session) events.push(event);
+    assert.deepEqual([events.at(-1).type, events.at(-1).error], ["closed", undefined]);
+    if (!comesBack) await proxy.mend();
+  }
+});
+
 test("without resume a broken connection is the end", async (t) => {
   const proxy = await Proxy.start();
   const session = await opened(t, { resume: false }, proxy.url);

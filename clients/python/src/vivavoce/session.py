@@ -399,7 +399,7 @@ class Session(Callbacks):
                 open_timeout=self._open_timeout,
                 # A broken network is found out before the speaker gives up.
                 ping_interval=5,
-                ping_timeout=15,
+                ping_timeout=10,
                 close_timeout=5,
                 max_size=MAX_MESSAGE,
                 compression=None,
@@ -440,7 +440,7 @@ class Session(Callbacks):
             in_order = self._closing or (closed.code == 1000 and not closed.error)
             self._finish(None if in_order else closed, closed)
         except SessionClosed as error:
-            self._finish(error)
+            self._finish(None if self._closing else error)
         except asyncio.CancelledError:
             self._finish(None)
             raise
