@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 
-from support import Test, soon
-from vivavoce import Overloaded, Reconnect, SessionClosed, connect
+from support import PATIENCE, Test, soon
+from vivavoce import Overloaded, Reconnect, ServerError, SessionClosed, connect
 from vivavoce._outbox import MAX_COMMANDS, Outbox
 from vivavoce.session import bytes_per_second, socket_url
 from websockets.asyncio.server import ServerConnection, serve
@@ -64,6 +65,36 @@ class Bounds(Test):
                     await soon(session.wait_closed())
                 self.assertEqual((ended.exception.code, session.draining), (1001, 7))
         self.assertEqual(connections, 1)
+
+    async def test_a_text_with_a_hole_in_it_is_not_gone_on_with(self) -> None:
+        texts: list[tuple[str, bool]] = []
+
+        async def refusing(socket: ServerConnection) -> None:
+            await socket.recv()
+            await socket.send(json.dumps({"type": "ready", "stream_id": "s", "resume_token": "t"}))
+            async for message in socket:
+                speak = json.loads(message)
+                texts.append((speak["text"], speak["flush"]))
+                about = {"id": speak["id"], "timestamp": 0, "message": "", "fatal": False, "in_reply_to": "speak"}
+                if speak["text"] == "two ":
+                    await socket.send(json.dumps({"type": "error", "code": "overloaded", **about}))
+                if speak["flush"]:
+                    await socket.send(json.dumps({"type": "tts_playback_complete", "duration_ms": 5, **about}))
+
+        async def model() -> AsyncIterator[str]:
+            yield "one "
+            yield "two "
+            await asyncio.sleep(PATIENCE)
+
+        async with serve(refusing, "127.0.0.1", 0) as server:
+            port = next(iter(server.sockets)).getsockname()[1]
+            async with connect(f"http://127.0.0.1:{port}") as session:
+                with self.assertLogs("vivavoce"):
+                    outcome = await soon(session.say(model()))
+                assert isinstance(outcome.error, ServerError)
+                self.assertEqual((outcome.status, outcome.error.code), ("failed", "overloaded"))
+                self.assertEqual(texts, [("one ", False), ("two ", False), ("", True)])
+                self.assertEqual((await soon(session.say("three"))).status, "complete")
 
     async def test_a_failing_callback_does_not_end_the_session(self) -> None:
         async def polite(socket: ServerConnection) -> None:

@@ -105,7 +105,7 @@ export class Speech {
         await this.#write(next);
       } catch (error) {
         // The session has ended, or the outbox is full of other messages.
-        if (!next.outcome) this.#end(next, { status: "failed", heardText: "", playedMs: 0, error });
+        this.#fail(next, error);
       }
     }
     this.#writing = false;
@@ -127,7 +127,8 @@ export class Speech {
       }
     } catch (error) {
       if (signal.aborted) return;
-      this.warn(`the text of ${utterance.id} ended early: ${String(error)}`);
+      // Not what it says: that may be what people say, or a part of a credential. The outcome has it.
+      this.warn(`the text of ${utterance.id} ended early: ${error instanceof Error ? error.name : typeof error}`);
       utterance.error = error;
     }
     // Ends it; what came of it is played.
@@ -180,8 +181,17 @@ export class Speech {
     } else {
       // A part was refused: a text with a hole in it is not gone on with.
       utterance.abort.abort();
-      this.#speak(utterance, "", true);
+      try {
+        this.#speak(utterance, "", true);
+      } catch (failure) {
+        this.#fail(utterance, failure);
+      }
     }
+  }
+
+  /** It could not be sent. */
+  #fail(utterance: Utterance, error: unknown): void {
+    if (!utterance.outcome) this.#end(utterance, { status: "failed", heardText: "", playedMs: 0, error });
   }
 
   /** The session is over. */

@@ -2,11 +2,12 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 
 import { connect, Overloaded, SessionClosed } from "@vivavoce/client";
 import { WebSocketServer } from "ws";
 
-import { quiet, soon } from "./support.mjs";
+import { PATIENCE, quiet, soon } from "./support.mjs";
 
 const inner = (file) => import(new URL(file, import.meta.resolve("@vivavoce/client")));
 const { MAX_COMMANDS, Outbox } = await inner("outbox.js");
@@ -72,6 +73,30 @@ test("a server that stops says so and is not asked to resume", async (t) => {
   const error = await soon(session.closed.catch((error) => error));
   assert.ok(error instanceof SessionClosed);
   assert.deepEqual([error.code, session.draining, connections], [1001, 7, 1]);
+});
+
+test("a text with a hole in it is not gone on with", async (t) => {
+  const texts = [];
+  const url = await served(t, (socket) => {
+    socket.on("message", (data) => {
+      const { type, text, flush, id } = JSON.parse(data);
+      if (type === "config") return socket.send(ready);
+      texts.push([text, flush]);
+      const about = { id, timestamp: 0, message: "", fatal: false, in_reply_to: "speak" };
+      if (text === "two ") socket.send(JSON.stringify({ type: "error", code: "overloaded", ...about }));
+      if (flush) socket.send(JSON.stringify({ type: "tts_playback_complete", duration_ms: 5, ...about }));
+    });
+  });
+  const session = await connect(url, { logger: quiet });
+  t.after(() => session.close());
+  const outcome = await soon(session.say(async function* (signal) {
+    yield "one ";
+    yield "two ";
+    await sleep(PATIENCE, undefined, { signal });
+  }).ended);
+  assert.deepEqual([outcome.status, outcome.error.code], ["failed", "overloaded"]);
+  assert.deepEqual(texts, [["one ", false], ["two ", false], ["", true]]);
+  assert.equal((await soon(session.say("three").ended)).status, "complete");
 });
 
 test("a failing callback does not end the session", async (t) => {

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 from xml.etree import ElementTree
 
-from .errors import Overloaded, ServerError
+from .errors import Overloaded, ServerError, VivavoceError
 from .messages import ErrorMessage, SpeakMessage, TextType
 
 logger = logging.getLogger("vivavoce")
 
 #: As many as the server queues.
 MAX_WAITING = 64
+#: Seconds that a source of text may take to close.
+CLOSE_TIMEOUT = 5.0
 
 Text: TypeAlias = str | Iterable[str] | AsyncIterable[str]
 
@@ -127,6 +129,8 @@ class Speech:
             utterance._pump = asyncio.create_task(self._write(utterance))
             try:
                 await asyncio.wait({utterance._pump})
+                if not utterance._pump.cancelled() and (error := utterance._pump.exception()):
+                    self._fail(utterance, error)
             finally:
                 utterance._pump.cancel()
                 await _close(utterance._source)
@@ -144,7 +148,8 @@ class Speech:
                     await self._room()
                     self._speak(utterance, token, flush=False)
         except Exception as error:
-            logger.warning("the text of %s ended early: %r", utterance.id, error)
+            # Not what it says: that may be what people say, or a part of a credential. The outcome has it.
+            logger.warning("the text of %s ended early: %s", utterance.id, type(error).__name__)
             utterance._error = error
         # Ends it; what came of it is played.
         self._speak(utterance, "", flush=True)
@@ -195,7 +200,16 @@ class Speech:
         else:
             # A part was refused: a text with a hole in it is not gone on with.
             utterance._pump.cancel()
-            self._speak(utterance, "", flush=True)
+            try:
+                self._speak(utterance, "", flush=True)
+            except VivavoceError as failure:
+                self._fail(utterance, failure)
+
+    def _fail(self, utterance: Utterance, error: BaseException) -> None:
+        """It could not be sent."""
+        if not utterance.done():
+            cause = error if isinstance(error, Exception) else None
+            self._end(utterance, Outcome("failed", "", 0, cause))
 
     def close(self, error: Exception) -> None:
         """The session is over."""
@@ -234,6 +248,7 @@ async def _close(source: object) -> None:
     try:
         closing = close()
         if inspect.isawaitable(closing):
-            await closing
+            # Others wait to be said.
+            await asyncio.wait_for(closing, CLOSE_TIMEOUT)
     except Exception as error:
-        logger.debug("closing a source of text: %r", error)
+        logger.debug("closing a source of text: %s", type(error).__name__)
