@@ -105,6 +105,7 @@ class Session:
         self._http = http
         self._socket = socket
         self.stream_id = ""
+        self._ready = asyncio.Event()
 
     @classmethod
     async def open(
@@ -171,6 +172,8 @@ class Session:
                     logger.warning("%s (%s)", event["message"], event["code"])
                 elif event["type"] == "provider_event":
                     logger.warning("%s %s: %s", event["provider"], event["state"], event["message"])
+                elif event["type"] == "ready":
+                    self._ready.set()
                 elif event["type"] == "draining":
                     logger.info("the server is going to stop")
                 yield event
@@ -183,7 +186,14 @@ class Session:
                 raise APIConnectionError(f"the server closed the session ({code})")
 
     async def end(self) -> None:
-        """Ends the session as its end is meant: what was said last is still recognised and sent, then the socket closes."""
+        """Ends the session as its end is meant: what was said last is still recognised and sent, then the socket closes.
+
+        That is asked for beside the socket, and must not overtake the sound on it: the answer to a message that changes nothing
+        tells that the server has read what came before.
+        """
+        self._ready.clear()
+        await self.send({"type": "update_config"})
+        await self._ready.wait()
         url = f"{self._server.url}/sessions/{self.stream_id}"
         try:
             async with self._http.delete(url, headers=self._server.headers) as response:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import aiohttp
+from livekit import rtc
 from livekit.agents import (
     DEFAULT_API_CONNECT_OPTIONS,
     NOT_GIVEN,
@@ -24,8 +25,6 @@ from livekit.agents import (
 )
 from livekit.agents.types import TimedString
 from livekit.agents.utils import AudioBuffer, is_given
-
-from livekit import rtc
 
 from ._session import Server, Session, error_of, error_of_response, http_session
 from .log import logger

@@ -7,9 +7,8 @@ import time
 from typing import Any, Literal
 
 import aiohttp
-from livekit.agents import DEFAULT_API_CONNECT_OPTIONS, APIConnectOptions, APIError, utils, vad
-
 from livekit import rtc
+from livekit.agents import DEFAULT_API_CONNECT_OPTIONS, APIConnectOptions, APIError, utils, vad
 
 from ._session import Server, Session, error_of, http_session
 from .log import logger
