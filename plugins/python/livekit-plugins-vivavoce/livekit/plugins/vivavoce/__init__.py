@@ -1,6 +1,6 @@
 """Vivavoce for LiveKit Agents: hear and speak with a server of your own, by its local models or any cloud vendor.
 
-`STT` streams transcripts and decides when a turn has ended (`turn_detection="stt"`), `TTS` streams speech with times of words, and
+`STT` streams transcripts and decides when a turn has ended (turn detection "stt"), `TTS` streams speech with times of words, and
 `VAD` tells when somebody speaks. The server is where `VIVAVOCE_URL` says; `VIVAVOCE_API_KEY` is a token where it wants one.
 """
 

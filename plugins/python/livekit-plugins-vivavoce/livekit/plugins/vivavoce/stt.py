@@ -100,7 +100,7 @@ class STT(stt.STT[Any]):
     A stream is one session of the server, whose end of turn is the framework's `END_OF_SPEECH`. Let the server decide when a
     turn is over, with its pauses and its end-of-turn model:
 
-        AgentSession(stt=vivavoce.STT(), turn_detection="stt", ...)
+        AgentSession(stt=vivavoce.STT(), turn_handling={"turn_detection": "stt"}, ...)
 
     Args:
         provider: `local`, `deepgram`, `elevenlabs`, `google`, `azure`, `cartesia` or `openai`.

@@ -23,7 +23,7 @@ class VAD(vad.VAD):
     Give it the `STT` of the same agent: then it follows the activity that the server finds there anyway, and costs nothing.
 
         stt = vivavoce.STT()
-        AgentSession(stt=stt, vad=vivavoce.VAD(stt=stt), turn_detection="stt", ...)
+        AgentSession(stt=stt, vad=vivavoce.VAD(stt=stt), turn_handling={"turn_detection": "stt"}, ...)
 
     An STT whose streams hear several people at once tells one such voice from another no better than they do. Without an STT
     each stream is a session of its own, in which the server's local recogniser runs beside the detector.
