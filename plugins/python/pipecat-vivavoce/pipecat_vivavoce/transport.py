@@ -62,6 +62,8 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, WebSocketE
 from ._server import EndpointingOptions, Server, category_of, given, parse
 from .stt import _language
 
+# What marks the framework's own messages to clients.
+RTVI_LABEL = "rtvi-ai"
 # How long a session waits for its client at the server (`socket.resume_seconds`).
 _RESUME_S = 30.0
 # How the server closes a session that is over. Any other end of a socket is one of the connection.
@@ -94,6 +96,7 @@ class VivavoceParams(BaseModel):
         interruption: What the bot does while somebody speaks over it and it is not known yet whether that interrupts: it makes a
             `pause`, is quieter (`duck`), or stops at once (`off`).
         recording: Whether the session is recorded.
+        rtvi: Whether clients in the room get the messages of RTVI: there are several for each word.
     """
 
     identity: str = "voice-agent"
@@ -104,6 +107,7 @@ class VivavoceParams(BaseModel):
     endpointing: EndpointingOptions = {}
     interruption: Literal["pause", "duck", "off"] = "pause"
     recording: bool = False
+    rtvi: bool = False
 
 
 class VivavoceTransport(BaseTransport):
@@ -350,6 +354,9 @@ class _Input(FrameProcessor):
                 await self.push_frame(InputDTMFFrame(button=KeypadEntry(event["digit"])))
             case "message":
                 await self.broadcast_frame(InputTransportMessageFrame, message=event["message"])
+            case "error" if event.get("in_reply_to") == "send_message":
+                # The framework tells clients of errors by messages.
+                logger.warning(f"{self}: a message was not sent: {event['message']}")
             case "error":
                 category = category_of(event)
                 permanent = event["fatal"] or (
@@ -436,8 +443,7 @@ class _Output(FrameProcessor):
                 digits = "".join(button.value for button in frame.buttons or [])
                 await self._session.send("send_dtmf", digits=digits)
             case OutputTransportMessageFrame() | OutputTransportMessageUrgentFrame():
-                text = frame.message if isinstance(frame.message, str) else json.dumps(frame.message)
-                await self._session.send("send_message", message=text)
+                await self._send_message(frame.message)
             case LLMFullResponseStartFrame():
                 self._answer = _Utterance(str(uuid.uuid4()))
                 await self._put(frame)
@@ -458,6 +464,12 @@ class _Output(FrameProcessor):
                 await self.push_frame(frame)
             case _:
                 await self._put(frame)
+
+    async def _send_message(self, message: Any) -> None:
+        if isinstance(message, dict) and message.get("label") == RTVI_LABEL and not self._session.params.rtvi:
+            return
+        text = message if isinstance(message, str) else json.dumps(message)
+        await self._session.send("send_message", message=text, role="assistant")
 
     async def _say(self, text: str) -> None:
         answer = self._answer or _Utterance(str(uuid.uuid4()), alone=True)
