@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import importlib.util
 import io
 import json
 import os
 import re
 import wave
+from pathlib import Path
 
 import aiohttp
 from aiohttp import web
@@ -59,6 +61,27 @@ async def understood(http, samples, rate):
     async with http.post(f"{server_url()}/v1/audio/transcriptions", data=form, headers=headers()) as response:
         assert response.status == 200, await response.text()
         return (await response.json())["text"]
+
+
+async def hears(http, samples, rate, text, enough=0.6):
+    """Waits until most of a text is in what was heard."""
+    heard = ""
+    for _ in range(PATIENCE):
+        heard = await understood(http, samples(), rate)
+        if share(text, heard) >= enough:
+            return heard
+        await asyncio.sleep(1)
+    raise AssertionError(f"heard {heard!r} instead of {text!r}")
+
+
+def program_of(readme, number, folder):
+    """A program of a README as a module, saved as a file as it says."""
+    file = Path(folder) / f"program_{number}.py"
+    file.write_text(re.findall(r"```python\n(.*?)```", Path(readme).read_text(), re.DOTALL)[number])
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 async def until(condition, what):
@@ -126,10 +149,6 @@ class ChatServer:
     def said(message):
         content = message.get("content") or ""
         return content if isinstance(content, str) else " ".join(part.get("text", "") for part in content)
-
-    def heard(self):
-        """Everything that users have said to it."""
-        return " ".join(self.said(m) for request in self.requests for m in request if m["role"] == "user")
 
 
 class Proxy:

@@ -1,42 +1,15 @@
-"""The bots of the README, and what they need around them: a transport that has a microphone and a loudspeaker, and a room."""
+"""A transport that has a microphone and a loudspeaker, as far as Pipecat can tell."""
 
 import asyncio
-import importlib.util
-import re
-from pathlib import Path
 
-from livekit import rtc
 from pipecat.frames.frames import InputAudioRawFrame, OutputAudioRawFrame
 from pipecat.transports.base_input import BaseInputTransport
 from pipecat.transports.base_output import BaseOutputTransport
 from pipecat.transports.base_transport import BaseTransport, TransportParams
 
-from harness import PATIENCE, headers, server_url, share, spoken, understood
+from harness import hears, spoken
 
-README = Path(__file__).parent.parent / "README.md"
 RATE = 16_000
-ROOM_RATE = 48_000
-
-
-def bot_of_the_readme(folder, number):
-    """A program of the README as a module, saved as a file."""
-    file = Path(folder) / f"bot{number}.py"
-    file.write_text(re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[number])
-    spec = importlib.util.spec_from_file_location(f"bot{number}", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-async def hears(http, samples, rate, text, enough=0.6):
-    """Waits until most of a text is in what was heard."""
-    heard = ""
-    for _ in range(PATIENCE):
-        heard = await understood(http, samples(), rate)
-        if share(text, heard) >= enough:
-            return heard
-        await asyncio.sleep(1)
-    raise AssertionError(f"heard {heard!r} instead of {text!r}")
 
 
 class _Microphone(BaseInputTransport):
@@ -92,6 +65,8 @@ class _Loudspeaker(BaseOutputTransport):
 class Device(BaseTransport):
     """Somebody at this machine: `saying` is what they say, `heard` what they hear."""
 
+    rate = RATE
+
     def __init__(self, http):
         super().__init__()
         self._http = http
@@ -124,48 +99,3 @@ class Device(BaseTransport):
 
     async def leave(self):
         await self._call_event_handler("on_client_disconnected", self)
-
-
-class Person:
-    """Somebody in a room of the server, with LiveKit's client."""
-
-    def __init__(self, http, name):
-        self._http, self._name = http, name
-        self.heard = bytearray()
-        self._listening = []
-
-    async def join(self, room_name):
-        body = {"room_name": room_name, "participant_identity": self._name, "participant_name": self._name}
-        async with self._http.post(f"{server_url()}/rtc/token", json=body, headers=headers()) as response:
-            assert response.status == 200, await response.text()
-            admission = await response.json()
-        self._room = rtc.Room()
-        self._room.on("track_subscribed", self._listen)
-        await self._room.connect(admission["rtc_url"], admission["token"])
-        self._source = rtc.AudioSource(ROOM_RATE, 1)
-        track = rtc.LocalAudioTrack.create_audio_track("microphone", self._source)
-        await self._room.local_participant.publish_track(
-            track, rtc.TrackPublishOptions(source=rtc.TrackSource.SOURCE_MICROPHONE)
-        )
-
-    def _listen(self, track, *_):
-        async def listen():
-            async for event in rtc.AudioStream(track, sample_rate=ROOM_RATE, num_channels=1):
-                self.heard += event.frame.data.tobytes()
-
-        self._listening.append(asyncio.create_task(listen()))
-
-    async def say(self, text):
-        silence = bytes(ROOM_RATE // 5 * 2)
-        samples = silence + await spoken(self._http, text, ROOM_RATE) + 6 * silence
-        step = ROOM_RATE // 100 * 2
-        for at in range(0, len(samples) - step + 1, step):
-            await self._source.capture_frame(rtc.AudioFrame(samples[at : at + step], ROOM_RATE, 1, step // 2))
-
-    async def hears(self, text, since, enough=0.6):
-        return await hears(self._http, lambda: bytes(self.heard[since:]), ROOM_RATE, text, enough)
-
-    async def leave(self):
-        await self._room.disconnect()
-        for task in self._listening:
-            task.cancel()
