@@ -12,7 +12,7 @@ import aiohttp
 
 from conversation import converse
 from device import Device
-from harness import ChatServer, program_of
+from harness import PATIENCE, ChatServer, program_of
 from room import Person
 
 README = Path(__file__).parent.parent / "README.md"
@@ -29,19 +29,23 @@ class Bot(unittest.IsolatedAsyncioTestCase):
     async def test_services_hear_and_speak_for_a_bot_with_another_transport(self):
         device = Device(self.http)
         running = asyncio.create_task(program_of(README, 0, self.folder).run_bot(device))
-        await converse(self, self.chat, device)
-        await device.leave()
-        await running
+        try:
+            await converse(self, self.chat, device)
+        finally:
+            # Nobody is left: the bot ends.
+            await device.leave()
+            await asyncio.wait_for(running, PATIENCE)
 
     async def test_a_room_is_a_transport(self):
         room_name = f"kitchen-{uuid.uuid4().hex[:8]}"
         running = asyncio.create_task(program_of(README, 1, self.folder).run_bot(room_name))
         ann = Person(self.http, "ann")
         await ann.join(room_name)
-        await converse(self, self.chat, ann)
-        await ann.leave()
-        # Nobody is left: the bot ends.
-        await running
+        try:
+            await converse(self, self.chat, ann)
+        finally:
+            await ann.leave()
+            await asyncio.wait_for(running, PATIENCE)
 
 
 if __name__ == "__main__":
