@@ -123,7 +123,9 @@ class VivavoceSTTService(WebsocketSTTService):
         self._receive_task: asyncio.Task[None] | None = None
         self._stream_id = ""
         self._turn_open = False
-        self._read_by_server = asyncio.Event()
+        # How many `config` and `update_config` were sent on this connection and are not answered yet.
+        self._unanswered = 0
+        self._all_answered = asyncio.Event()
         self._held: deque[bytes] = deque()
         self._held_bytes = 0
 
@@ -166,9 +168,8 @@ class VivavoceSTTService(WebsocketSTTService):
         self._disconnecting = True  # What ends now shall not be connected anew.
         # The end is asked for beside the socket, and must not overtake the sound on it: the answer to a message that changes
         # nothing tells that the server has read what came before.
-        self._read_by_server.clear()
-        await self._websocket.send(json.dumps({"type": "update_config"}))
-        await self._read_by_server.wait()
+        await self._send_config({"type": "update_config"})
+        await self._all_answered.wait()
         await self._server.end_session(self._stream_id)
         await asyncio.wait([self._receive_task])
 
@@ -192,7 +193,8 @@ class VivavoceSTTService(WebsocketSTTService):
             self._websocket = await self._websocket_connect(
                 self._server.socket_url, additional_headers=self._server.headers, max_size=4 << 20
             )
-            await self._websocket.send(json.dumps(self._config()))
+            self._unanswered = 0
+            await self._send_config(self._config())
             while self._held:
                 await self._websocket.send(self._held.popleft())
             self._held_bytes = 0
@@ -209,6 +211,17 @@ class VivavoceSTTService(WebsocketSTTService):
             self._stream_id = ""
             await self._end_turn()
             await self._call_event_handler("on_disconnected")
+
+    async def _send_config(self, message: dict[str, Any]) -> None:
+        assert self._websocket is not None
+        self._unanswered += 1
+        self._all_answered.clear()
+        await self._websocket.send(json.dumps(message))
+
+    def _on_answer(self) -> None:
+        self._unanswered = max(0, self._unanswered - 1)
+        if not self._unanswered:
+            self._all_answered.set()
 
     def _config(self) -> dict[str, Any]:
         stt_config = self._fixed | self._stt_config(set(self._settings.given_fields()))
@@ -236,7 +249,7 @@ class VivavoceSTTService(WebsocketSTTService):
             update |= given(stt_config=self._stt_config(set(changed)))
             if "endpointing" in changed:
                 update["vad"] = self._settings.endpointing
-            await self._websocket.send(json.dumps(update))
+            await self._send_config(update)
         return changed
 
     async def run_stt(self, audio: bytes) -> AsyncGenerator[Frame | None, None]:
@@ -269,7 +282,7 @@ class VivavoceSTTService(WebsocketSTTService):
         match event["type"]:
             case "ready":
                 first, self._stream_id = not self._stream_id, event["stream_id"]
-                self._read_by_server.set()
+                self._on_answer()
                 if first:
                     await self._call_event_handler("on_connected")
             case "vad_event":
@@ -278,6 +291,8 @@ class VivavoceSTTService(WebsocketSTTService):
                 await self._on_result(event)
             case "error":
                 category = category_of(event)
+                if event.get("in_reply_to") in ("config", "update_config"):
+                    self._on_answer()
                 # A change that was refused leaves everything as it was.
                 refused_change = event.get("in_reply_to") == "update_config"
                 if refused_change and category.is_permanent:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,7 +106,8 @@ class Session:
         self._http = http
         self._socket = socket
         self.stream_id = ""
-        self._ready = asyncio.Event()
+        # Of each `config` and `update_config` that is not answered yet, in their order.
+        self._answers: deque[asyncio.Future[None]] = deque()
 
     @classmethod
     async def open(
@@ -146,6 +148,8 @@ class Session:
         return self._socket.closed
 
     async def send(self, message: dict[str, Any]) -> None:
+        if message["type"] in ("config", "update_config"):
+            self._answers.append(asyncio.get_running_loop().create_future())
         try:
             await self._socket.send_str(json.dumps(message))
         except (aiohttp.ClientError, ConnectionError) as error:
@@ -172,10 +176,10 @@ class Session:
                     logger.warning("%s (%s)", event["message"], event["code"])
                 elif event["type"] == "provider_event":
                     logger.warning("%s %s: %s", event["provider"], event["state"], event["message"])
-                elif event["type"] == "ready":
-                    self._ready.set()
                 elif event["type"] == "draining":
                     logger.info("the server is going to stop")
+                if event["type"] == "ready" or event.get("in_reply_to") in ("config", "update_config"):
+                    self._on_answer(event)
                 yield event
         match self._socket.close_code:
             case 1000:
@@ -185,15 +189,18 @@ class Session:
             case code:
                 raise APIConnectionError(f"the server closed the session ({code})")
 
+    def _on_answer(self, event: dict[str, Any]) -> None:
+        if event["type"] in ("ready", "error") and self._answers and not (answer := self._answers.popleft()).done():
+            answer.set_result(None)
+
     async def end(self) -> None:
         """Ends the session as its end is meant: what was said last is still recognised and sent, then the socket closes.
 
         That is asked for beside the socket, and must not overtake the sound on it: the answer to a message that changes nothing
         tells that the server has read what came before.
         """
-        self._ready.clear()
         await self.send({"type": "update_config"})
-        await self._ready.wait()
+        await self._answers[-1]
         url = f"{self._server.url}/sessions/{self.stream_id}"
         try:
             async with self._http.delete(url, headers=self._server.headers) as response:
