@@ -120,7 +120,7 @@ class Session:
             raise APITimeoutError("the server did not open a session in time") from None
         except aiohttp.WSServerHandshakeError as error:
             # Its request has the key in a header: nothing of that may be shown, here and below.
-            raise APIStatusError(error.message, status_code=error.status) from None
+            raise APIStatusError("the server refused to open a session", status_code=error.status) from None
         except (aiohttp.ClientError, OSError) as error:
             raise APIConnectionError(f"cannot connect to the server: {type(error).__name__}") from None
 
