@@ -14,6 +14,7 @@ mod disk_full;
 mod emulate;
 mod examples;
 mod harness;
+mod libraries;
 mod lifecycle;
 mod limits;
 mod local_models;

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::auth::{HOUSE, OF_A, tenants};
+use crate::harness::models::all;
 use crate::harness::*;
 use crate::vendors::client as run;
 
@@ -394,10 +395,66 @@ async fn a_client_secret_opens_what_it_was_made_for_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn openais_agents_call_functions_and_are_interrupted() {
+    let model = ChatServer::start();
+    let server = Server::start_with(&[
+        ("MODELS_PATH", all().to_str().unwrap()),
+        ("LLM_URL", &model.url()),
+        ("LLM_MODEL", "small"),
+    ]);
+    let folder = tempfile::tempdir().unwrap();
+    let hello = said(&server, folder.path(), HELLO).await;
+    let weather = tempfile::tempdir().unwrap();
+    let weather = said(&server, weather.path(), "What is the weather today?").await;
+    let url = base(&server).replacen("http", "ws", 1) + "/realtime?model=gpt-realtime";
+    let root = env!("CARGO_MANIFEST_DIR");
+    let output = tokio::process::Command::new(format!("{root}/.clients/openai-agents/bin/python"))
+        .arg(format!("{root}/tests/clients/realtime_agents.py"))
+        .args([&url, "key", &weather, &hello])
+        .kill_on_drop(true)
+        .output()
+        .await
+        .unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    // It checks each event against the interface's types.
+    assert_eq!(told["errors"], json!([]));
+    assert_eq!(told["called"], json!(["Bonn"]));
+    assert_eq!(told["interrupted"], 1);
+    let said: Vec<&str> = told["transcripts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|line| line[1].as_str().unwrap())
+        .collect();
+    assert_eq!(said.len(), 6, "{said:?}");
+    assert_eq!(said[1], "The function says: It rains in Bonn.");
+    assert!(
+        said[3].starts_with("This is sentence number one") && !said[3].contains("number ten"),
+        "{said:?}"
+    );
+}
+
+#[tokio::test]
 async fn javascripts_client_is_answered_in_speech() {
     let model = ChatServer::start();
-    let server = locked(&model);
-    let told = run("realtime_sdk.mjs", &[&base(&server), OF_A]).await;
+    // This client knows no address without TLS.
+    let (folder, name) = (tempfile::tempdir().unwrap(), "localhost");
+    let pair = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (cert, key) = (file("cert.pem"), file("key.pem"));
+    std::fs::write(&cert, pair.cert.pem()).unwrap();
+    std::fs::write(&key, pair.signing_key.serialize_pem()).unwrap();
+    let server = Server::start_with(&[
+        ("SERVER_TLS_CERT", &cert),
+        ("SERVER_TLS_KEY", &key),
+        ("LLM_URL", &model.url()),
+        ("LLM_MODEL", "small"),
+    ]);
+    let port = server.url.rsplit(':').next().unwrap();
+    let url = format!("https://{name}:{port}/v1");
+    let trusted = [("NODE_EXTRA_CA_CERTS", cert.as_str())];
+    let told = crate::vendors::client_in(&trusted, "realtime_sdk.mjs", &[&url, "key"]).await;
     assert_eq!(told["said"], "You said: Good day.");
     assert_eq!(told["response"]["status"], "completed");
     assert!(told["seconds"].as_f64().unwrap() > 0.8, "{told}");

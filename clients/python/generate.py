@@ -69,6 +69,8 @@ class Module:
 
     def type_of(self, schema: Schema, place: str) -> str:
         """The type of a schema; an object of its own is added under the name of its place."""
+        if not isinstance(schema, dict):
+            return "object"
         if "$ref" in schema:
             return self.named(schema["$ref"]) or "dict[str, object]"
         if "const" in schema:

@@ -51,6 +51,7 @@ function generate(title, source, definitions, names) {
   const union = (types) => [...new Set(types)].join(" | ");
 
   function typeOf(schema, indent) {
+    if (schema === true) return "unknown";
     if (schema.$ref) return nameOf(schema.$ref) ?? "Record<string, unknown>";
     if ("const" in schema) return JSON.stringify(schema.const);
     if (schema.enum) return union(schema.enum.map((value) => JSON.stringify(value)));

@@ -121,92 +121,106 @@ struct Entry {
     tenants: Vec<String>,
 }
 
+/// An endpoint as the settings say it.
+struct Said {
+    url: Url,
+    key: Option<Secret>,
+    model: String,
+    tenants: HashSet<TenantId>,
+}
+
+/// Problems with the settings.
+pub fn problems(settings: &Settings) -> Vec<String> {
+    read(settings).1
+}
+
+/// The default endpoint, those with names, and what is wrong.
+fn read(settings: &Settings) -> ((Option<Said>, BTreeMap<String, Said>), Vec<String>) {
+    let llm = &settings.llm;
+    let mut problems = Vec::new();
+    let default = llm.url.as_ref().map(|url| Said {
+        url: url.0.clone(),
+        key: llm.api_key.clone(),
+        model: llm.model.clone(),
+        tenants: HashSet::new(),
+    });
+    if default.is_none() && llm.api_key.is_some() {
+        problems.push("llm.api_key: has no effect without llm.url".to_owned());
+    }
+    let entries = llm.endpoints_json.as_ref();
+    let entries = entries.map(|json| BTreeMap::<String, serde_json::Value>::deserialize(&json.0));
+    let entries = entries.transpose().unwrap_or_else(|_| {
+        // The parser's own words would quote what may be a secret.
+        problems.push("llm.endpoints_json: must be {\"name\": {\"url\", …}, …}".to_owned());
+        None
+    });
+    let entries = entries.unwrap_or_default();
+    if entries.len() > MAX_ENDPOINTS {
+        problems.push(format!(
+            "llm.endpoints_json: has more than {MAX_ENDPOINTS} entries"
+        ));
+    }
+    let mut named = BTreeMap::new();
+    for (name, entry) in entries.into_iter().take(MAX_ENDPOINTS) {
+        match read_entry(&name, entry) {
+            Ok(entry) => {
+                named.insert(name, entry);
+            }
+            Err(problem) => problems.push(format!("llm.endpoints_json: {name:?}: {problem}")),
+        }
+    }
+    ((default, named), problems)
+}
+
+/// A client that asks the address that it is given, and no other.
+fn client(builder: reqwest::ClientBuilder) -> Result<Client, Vec<String>> {
+    let policy = reqwest::redirect::Policy::none();
+    let built = builder.redirect(policy).no_proxy().build();
+    built.map_err(|error| vec![format!("llm: {error}")])
+}
+
 impl Endpoints {
     /// Reads the settings; on failure all problems.
     pub fn new(settings: &Settings, authorities: &Authorities) -> Result<Self, Vec<String>> {
+        let ((default, named), problems) = read(settings);
+        if !problems.is_empty() {
+            return Err(problems);
+        }
         let llm = &settings.llm;
         let patience = llm.timeout_seconds;
-        let mut problems = Vec::new();
-        let client = |builder: reqwest::ClientBuilder| {
-            let policy = reqwest::redirect::Policy::none();
-            builder.redirect(policy).no_proxy().build()
+        let own = client(authorities.client())?;
+        let endpoint = |said: Said| Named {
+            endpoint: Endpoint {
+                client: own.clone(),
+                url: completions(&said.url),
+                key: said.key,
+                model: said.model,
+                patience,
+            },
+            tenants: said.tenants,
         };
-        let own = match client(authorities.client()) {
-            Ok(own) => own,
-            Err(error) => return Err(vec![format!("llm: {error}")]),
-        };
-        let endpoint = |url: &Url, key: Option<Secret>, model: String| Endpoint {
-            client: own.clone(),
-            url: completions(url),
-            key,
-            model,
-            patience,
-        };
-        let default = llm
-            .url
-            .as_ref()
-            .map(|url| endpoint(&url.0, llm.api_key.clone(), llm.model.clone()));
-        if default.is_none() && llm.api_key.is_some() {
-            problems.push("llm.api_key: has no effect without llm.url".to_owned());
-        }
-        let mut named = BTreeMap::new();
-        let entries = llm.endpoints_json.as_ref();
-        let entries =
-            entries.map(|json| BTreeMap::<String, serde_json::Value>::deserialize(&json.0));
-        match entries.transpose() {
-            Ok(entries) => {
-                let entries = entries.unwrap_or_default();
-                if entries.len() > MAX_ENDPOINTS {
-                    problems.push(format!(
-                        "llm.endpoints_json: has more than {MAX_ENDPOINTS} entries"
-                    ));
-                }
-                for (name, entry) in entries.into_iter().take(MAX_ENDPOINTS) {
-                    match read_entry(&name, entry, &endpoint) {
-                        Ok(entry) => {
-                            named.insert(name, entry);
-                        }
-                        Err(problem) => {
-                            problems.push(format!("llm.endpoints_json: {name:?}: {problem}"));
-                        }
-                    }
-                }
-            }
-            // The parser's own words would quote what may be a secret.
-            Err(_) => {
-                problems.push("llm.endpoints_json: must be {\"name\": {\"url\", …}, …}".to_owned());
-            }
-        }
         let egress = EgressPolicy {
             insecure: llm.allow_insecure,
             private: llm.allow_private,
         };
         let brought = llm.allow_client_urls.then(|| {
-            let client_of = authorities.client();
+            let of_strangers = authorities.client();
             if egress.private {
-                client(client_of)
+                client(of_strangers)
             } else {
-                client(client_of.dns_resolver(PublicOnly))
+                client(of_strangers.dns_resolver(PublicOnly))
             }
         });
-        let brought = match brought.transpose() {
-            Ok(brought) => brought.map(|client| (client, egress)),
-            Err(error) => {
-                problems.push(format!("llm: {error}"));
-                None
-            }
+        let listed = Listed {
+            default: default.map(|said| endpoint(said).endpoint),
+            named: named
+                .into_iter()
+                .map(|(name, said)| (name, endpoint(said)))
+                .collect(),
+            brought: brought.transpose()?.map(|client| (client, egress)),
+            patience,
         };
-        if problems.is_empty() {
-            let listed = Listed {
-                default,
-                named,
-                brought,
-                patience,
-            };
-            Ok(Self(ArcSwap::from_pointee(listed)))
-        } else {
-            Err(problems)
-        }
+        Ok(Self(ArcSwap::from_pointee(listed)))
     }
 
     /// What is asked from now on is asked of these.
@@ -303,11 +317,7 @@ impl Named {
     }
 }
 
-fn read_entry(
-    name: &str,
-    entry: serde_json::Value,
-    endpoint: &impl Fn(&Url, Option<Secret>, String) -> Endpoint,
-) -> Result<Named, String> {
+fn read_entry(name: &str, entry: serde_json::Value) -> Result<Said, String> {
     if name.is_empty() || name.contains('/') {
         return Err("a name must not be empty, and has no \"/\"".to_owned());
     }
@@ -318,8 +328,10 @@ fn read_entry(
     let tenants = entry.tenants.iter().map(|tenant| TenantId::new(tenant));
     let tenants: Result<_, _> = tenants.collect();
     let key = entry.api_key.filter(|key| !key.is_empty());
-    Ok(Named {
-        endpoint: endpoint(&url, key.map(Secret::new), entry.model.unwrap_or_default()),
+    Ok(Said {
+        url,
+        key: key.map(Secret::new),
+        model: entry.model.unwrap_or_default(),
         tenants: tenants.map_err(|error| format!("tenants: {error}"))?,
     })
 }
@@ -412,6 +424,7 @@ mod tests {
     fn endpoints(environment: &[(&str, &str)]) -> Result<Endpoints, Vec<String>> {
         let owned = |&(name, text): &(&str, &str)| (name.to_owned(), text.to_owned());
         let environment = environment.iter().map(owned).collect();
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let config = vivavoce_config::Config::from_sources(&[], &environment, None).unwrap();
         Endpoints::new(&config.settings, &Authorities::default())
     }

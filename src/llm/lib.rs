@@ -12,4 +12,4 @@ pub mod history;
 
 pub use answer::{Answer, AnswerEvent, Finish, FunctionCall, LlmError, Usage};
 pub use chat::{ChatRequest, RateLimit};
-pub use endpoints::{ClientEndpoint, Endpoint, Endpoints, NoEndpoint};
+pub use endpoints::{ClientEndpoint, Endpoint, Endpoints, NoEndpoint, problems};

@@ -30,9 +30,7 @@ fn contradictions(settings: &Settings) -> Vec<String> {
         problems.push(format!("turns.backchannels_json: {problem}"));
     }
     problems.extend(AgentRoutes::new(settings).err().unwrap_or_default());
-    // What else a language model needs is seen when the server starts.
-    let llm = crate::llm::Endpoints::new(settings, &crate::tls_roots::Authorities::default());
-    problems.extend(llm.err().unwrap_or_default());
+    problems.extend(crate::llm::problems(settings));
     problems.extend(webhooks::problems(settings));
     problems.extend(hooks::problems(settings));
     problems.extend(crate::http::openai::problems(settings));

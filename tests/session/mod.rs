@@ -5,6 +5,7 @@ pub mod client;
 pub mod endurance;
 mod hearing;
 mod interruption;
+mod led;
 mod loading;
 mod protocol;
 pub mod recorded;

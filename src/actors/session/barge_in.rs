@@ -60,7 +60,7 @@ pub struct InterruptionEvent {
     pub timestamp_ms: u64,
 }
 
-/// See [`InterruptionEvent`].
+/// How far the decision is whether somebody interrupts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InterruptionState {
@@ -72,7 +72,7 @@ pub enum InterruptionState {
     Confirmed,
 }
 
-/// See the table above.
+/// Why it was decided so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InterruptionReason {

@@ -181,7 +181,7 @@ pub struct VoiceEvent {
     pub reason: Option<TurnEndReason>,
 }
 
-/// What a [`VoiceEvent`] tells.
+/// What voice activity detection, or the end of a turn, tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum VoiceEventKind {

@@ -96,6 +96,7 @@ pub fn page(text: &str) -> Option<String> {
             let _ = writeln!(page, "| `{name}` | {becomes} | {says} |");
         }
     }
+    page.push_str(&vivavoce_realtime::events::tables());
     Some(page)
 }
 

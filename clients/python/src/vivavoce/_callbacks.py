@@ -111,6 +111,26 @@ class Callbacks:
 
     @overload
     def on(
+        self, type: Literal["response_started"], callback: Callable[[messages.ResponseStartedMessage], object]
+    ) -> Remove: ...
+
+    @overload
+    def on(
+        self, type: Literal["response_text"], callback: Callable[[messages.ResponseTextMessage], object]
+    ) -> Remove: ...
+
+    @overload
+    def on(
+        self, type: Literal["function_call"], callback: Callable[[messages.FunctionCallMessage], object]
+    ) -> Remove: ...
+
+    @overload
+    def on(
+        self, type: Literal["response_done"], callback: Callable[[messages.ResponseDoneMessage], object]
+    ) -> Remove: ...
+
+    @overload
+    def on(
         self, type: Literal["call"], callback: Callable[[messages.CallMessage], object]
     ) -> Remove: ...
 

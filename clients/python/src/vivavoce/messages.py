@@ -11,6 +11,47 @@ if TYPE_CHECKING:
     from typing_extensions import NotRequired
 
 
+class AgentConfigLlm(TypedDict):
+    """The language model."""
+
+    api_key: NotRequired[str | None]
+    """Its key, where `url` is given."""
+
+    endpoint: NotRequired[str | None]
+    """The name of one of the server's endpoints; the default one when absent."""
+
+    instructions: NotRequired[str | None]
+    """What the model is told first, at most 128 KiB."""
+
+    max_tokens: NotRequired[int | None]
+    """The longest answer; the model's own when absent."""
+
+    model: NotRequired[str | None]
+    """The model; the endpoint's when absent."""
+
+    temperature: NotRequired[float | None]
+    """The model's own when absent."""
+
+    tools: NotRequired[list[object] | None]
+    """
+    At most 128 functions that it may have called: `{"type": "function", "function": {"name", "description",
+    "parameters"}}`.
+    """
+
+    url: NotRequired[str | None]
+    """An address of your own, with `/v1` at its end, where the server allows that."""
+
+
+class AgentConfig(TypedDict):
+    """Who answers."""
+
+    llm: AgentConfigLlm
+    """The language model."""
+
+    greeting: NotRequired[str | None]
+    """What is said when the session begins, at most 32 KiB."""
+
+
 CallMessage = TypedDict(
     "CallMessage",
     {
@@ -42,6 +83,9 @@ ClientMessage: TypeAlias = Union[
     "ResumeMessage",
     "SpeakMessage",
     "ClearMessage",
+    "EndTurnMessage",
+    "RespondMessage",
+    "FunctionResultMessage",
     "LoadingStartMessage",
     "LoadingStopMessage",
     "SendMessageMessage",
@@ -55,6 +99,11 @@ class ConfigMessage(TypedDict):
     """Begins a session, or changes it. `stt_config` and `tts_config` are required unless `audio` is false."""
 
     type: Literal["config"]
+
+    agent: NotRequired[AgentConfig | None]
+    """
+    Who answers: the server leads the conversation with a language model. Needs audio, and `stt_mode` "mixed".
+    """
 
     audio: NotRequired[bool | None]
     """Whether the session hears and speaks."""
@@ -121,6 +170,12 @@ class DtmfMessage(TypedDict):
     """The number of the event, where config said resume."""
 
 
+class EndTurnMessage(TypedDict):
+    """The speaker has finished: the turn ends once what was said before is text."""
+
+    type: Literal["end_turn"]
+
+
 ErrorCode: TypeAlias = Literal[
     "invalid_message",
     "config_timeout",
@@ -138,6 +193,7 @@ ErrorCode: TypeAlias = Literal[
     "provider_timeout",
     "stt_failed",
     "tts_failed",
+    "llm_failed",
     "rtc_not_configured",
     "rtc_failed",
     "room_access_denied",
@@ -183,6 +239,42 @@ class ErrorMessage(TypedDict):
     """The number of the event, where config said resume."""
 
 
+class FunctionCallMessage(TypedDict):
+    """It has a function called: `function_result` answers."""
+
+    type: Literal["function_call"]
+
+    arguments: str
+    """JSON, as the model wrote it."""
+
+    call_id: str
+    """Names the call."""
+
+    id: str
+    """Of the answer in which it does."""
+
+    name: str
+    """The function."""
+
+    seq: NotRequired[int]
+    """The number of the event, where config said resume."""
+
+
+class FunctionResultMessage(TypedDict):
+    """
+    What a function returned that the language model of `agent` has called. When all results are there, it
+    answers.
+    """
+
+    type: Literal["function_result"]
+
+    call_id: str
+    """That of `function_call`."""
+
+    output: str
+    """What the model is told, at most 256 KiB."""
+
+
 class HangupMessage(TypedDict):
     """Ends the telephone call."""
 
@@ -215,11 +307,11 @@ InterruptionMode: TypeAlias = Literal["off", "duck", "pause"]
 
 
 InterruptionReason: TypeAlias = Literal["speech", "words", "backchannel", "too_short", "cleared", "ended"]
-"""See the table above."""
+"""Why it was decided so."""
 
 
 InterruptionState: TypeAlias = Literal["suspected", "resumed", "confirmed"]
-"""See [`InterruptionEvent`]."""
+"""How far the decision is whether somebody interrupts."""
 
 
 class LoadingAudio(TypedDict):
@@ -244,13 +336,13 @@ class LoadingAudio(TypedDict):
 
 
 class LoadingStartMessage(TypedDict):
-    """A message without fields."""
+    """Starts or stops the loading sound."""
 
     type: Literal["loading_start"]
 
 
 class LoadingStopMessage(TypedDict):
-    """A message without fields."""
+    """Starts or stops the loading sound."""
 
     type: Literal["loading_stop"]
 
@@ -350,6 +442,77 @@ class ReadyMessage(TypedDict):
 
     service_participant_name: NotRequired[str]
     """What it is called there."""
+
+
+class RespondMessage(TypedDict):
+    """Has the language model of `agent` answer now, whatever was said."""
+
+    type: Literal["respond"]
+
+    instructions: NotRequired[str | None]
+    """What the model is told first, in place of the instructions of `config`, for this answer."""
+
+
+class ResponseDoneMessage(TypedDict):
+    """An answer is over: it was heard, cut off, or there was none."""
+
+    type: Literal["response_done"]
+
+    id: str
+    """Of its utterance."""
+
+    status: ResponseStatus
+    """How."""
+
+    text: str
+    """What was said of it, where it was cut off what was heard: what the model remembers."""
+
+    usage: ResponseUsage | None
+    """What it cost, where the endpoint says so."""
+
+    seq: NotRequired[int]
+    """The number of the event, where config said resume."""
+
+
+class ResponseStartedMessage(TypedDict):
+    """The language model of `agent` begins an answer."""
+
+    type: Literal["response_started"]
+
+    id: str
+    """Of its utterance."""
+
+    seq: NotRequired[int]
+    """The number of the event, where config said resume."""
+
+
+ResponseStatus: TypeAlias = Literal["completed", "interrupted", "failed"]
+"""`response_done.status`."""
+
+
+class ResponseTextMessage(TypedDict):
+    """More of what it says, as it writes."""
+
+    type: Literal["response_text"]
+
+    id: str
+    """Of its utterance."""
+
+    text: str
+    """What."""
+
+    seq: NotRequired[int]
+    """The number of the event, where config said resume."""
+
+
+class ResponseUsage(TypedDict):
+    """Tokens of the language model."""
+
+    input_tokens: int
+    """What it was told."""
+
+    output_tokens: int
+    """What it said."""
 
 
 class ResumeMessage(TypedDict):
@@ -515,6 +678,10 @@ ServerMessage: TypeAlias = Union[
     "TtsInterruptedMessage",
     "ProviderEventMessage",
     "TurnMetricsMessage",
+    "ResponseStartedMessage",
+    "ResponseTextMessage",
+    "FunctionCallMessage",
+    "ResponseDoneMessage",
     "CallMessage",
     "DrainingMessage",
     "WarningMessage",
@@ -854,7 +1021,15 @@ class TtsStartedMessage(TypedDict):
     """The number of the event, where config said resume."""
 
 
-TurnEndReason: TypeAlias = Literal["provider", "model", "silence", "timeout", "max_turn", "session_end"]
+TurnEndReason: TypeAlias = Literal[
+    "provider",
+    "model",
+    "silence",
+    "timeout",
+    "max_turn",
+    "client",
+    "session_end",
+]
 """Why a turn has ended."""
 
 
@@ -1027,13 +1202,13 @@ class UpdateConfigMessage(TypedDict):
 
     type: Literal["update_config"]
 
-    stt_config: UpdateConfigSttConfig | None
+    stt_config: NotRequired[UpdateConfigSttConfig | None]
     """How to listen from now on. The format of what the client sends cannot change."""
 
-    tts_config: UpdateConfigTtsConfig | None
+    tts_config: NotRequired[UpdateConfigTtsConfig | None]
     """How to speak from the next utterance on. The format of what leaves cannot change."""
 
-    vad: UpdateConfigVad | None
+    vad: NotRequired[UpdateConfigVad | None]
     """Voice activity and turns."""
 
 
@@ -1101,7 +1276,7 @@ class VadEventMessage(TypedDict):
 
 
 VoiceEventKind: TypeAlias = Literal["speech_start", "silence_detected", "speech_resumed", "turn_end"]
-"""What a [`VoiceEvent`] tells."""
+"""What voice activity detection, or the end of a turn, tells."""
 
 
 WarningCode: TypeAlias = Literal[

@@ -182,9 +182,15 @@ impl WireFunctionResult {
     }
 }
 
-/// A message without fields.
+/// Starts or stops the loading sound.
 #[derive(JsonSchema)]
-struct Bare {}
+#[schemars(rename = "Loading")]
+struct WireLoading {}
+
+/// The speaker has finished: the turn ends once what was said before is text.
+#[derive(JsonSchema)]
+#[schemars(rename = "EndTurn")]
+struct WireEndTurn {}
 
 /// A kind of message: its name on the wire, its schema and how it is read. What it does is decided in
 /// [`state`](crate::session::state).
@@ -230,7 +236,7 @@ pub const CLIENT_MESSAGES: [MessageKind; 14] = [
         let WireClear { id } = json::parse(text)?;
         Ok(ClientMessage::Clear { id })
     }),
-    MessageKind::new::<Bare>("end_turn", |_| Ok(ClientMessage::EndTurn)),
+    MessageKind::new::<WireEndTurn>("end_turn", |_| Ok(ClientMessage::EndTurn)),
     MessageKind::new::<WireRespond>("respond", |text| {
         let WireRespond { instructions } = json::parse(text)?;
         Ok(ClientMessage::Respond(Respond { instructions }))
@@ -239,8 +245,8 @@ pub const CLIENT_MESSAGES: [MessageKind; 14] = [
         let result = json::parse::<WireFunctionResult>(text)?.check()?;
         Ok(ClientMessage::FunctionResult(result))
     }),
-    MessageKind::new::<Bare>("loading_start", |_| Ok(ClientMessage::LoadingStart)),
-    MessageKind::new::<Bare>("loading_stop", |_| Ok(ClientMessage::LoadingStop)),
+    MessageKind::new::<WireLoading>("loading_start", |_| Ok(ClientMessage::LoadingStart)),
+    MessageKind::new::<WireLoading>("loading_stop", |_| Ok(ClientMessage::LoadingStop)),
     MessageKind::new::<WireSendMessage>("send_message", |text| {
         let message = json::parse::<WireSendMessage>(text)?.check()?;
         Ok(ClientMessage::SendMessage(message))

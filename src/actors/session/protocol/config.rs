@@ -61,12 +61,15 @@ pub struct SessionParams {
 #[schemars(rename = "UpdateConfig")]
 pub struct ConfigUpdate {
     /// How to listen from now on. The format of what the client sends cannot change.
+    #[serde(default)]
     #[schemars(schema_with = "part_of::<WireStt>")]
     stt_config: Option<WireStt>,
     /// How to speak from the next utterance on. The format of what leaves cannot change.
+    #[serde(default)]
     #[schemars(schema_with = "part_of::<TtsConfig>")]
     tts_config: Option<TtsConfig>,
     /// Voice activity and turns.
+    #[serde(default)]
     #[schemars(schema_with = "part_of::<WireVad>")]
     vad: Option<WireVad>,
 }
