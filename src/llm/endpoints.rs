@@ -129,13 +129,16 @@ struct Said {
     tenants: HashSet<TenantId>,
 }
 
+/// The default endpoint, and those with names.
+type AllSaid = (Option<Said>, BTreeMap<String, Said>);
+
 /// Problems with the settings.
 pub fn problems(settings: &Settings) -> Vec<String> {
     read(settings).1
 }
 
-/// The default endpoint, those with names, and what is wrong.
-fn read(settings: &Settings) -> ((Option<Said>, BTreeMap<String, Said>), Vec<String>) {
+/// What the settings say, and what is wrong with it.
+fn read(settings: &Settings) -> (AllSaid, Vec<String>) {
     let llm = &settings.llm;
     let mut problems = Vec::new();
     let default = llm.url.as_ref().map(|url| Said {
