@@ -33,6 +33,10 @@ impl Carrier for Genesys {
         Box::new(Messages::default())
     }
 
+    fn has_secret_in_header(&self) -> bool {
+        true
+    }
+
     fn secret(&self, request: &Request<'_>) -> Option<String> {
         request.header("x-api-key").map(str::to_owned)
     }

@@ -95,6 +95,11 @@ pub trait Carrier: Sync {
         None
     }
 
+    /// Whether its secrets come in a header, and not in a path.
+    fn has_secret_in_header(&self) -> bool {
+        false
+    }
+
     /// Whether the carrier signed a request with the key of this account.
     fn is_signed(&self, account: &Account, request: &Request<'_>, now: SystemTime) -> bool;
 

@@ -18,7 +18,7 @@ pub use config::{
 };
 pub use schema::socket_schema;
 pub use server::{
-    ErrorCode, RoomOfSession, RoomParticipant, RoomText, RoomTrack, ServerMessage,
+    CarrierOfCall, ErrorCode, RoomOfSession, RoomParticipant, RoomText, RoomTrack, ServerMessage,
     TransferErrorCode, WarningCode,
 };
 pub use unknown_fields::{UnknownField, unknown_fields};
