@@ -60,14 +60,6 @@ impl Agent {
         answered.next("ready").await;
         answered
     }
-
-    /// Whether nobody calls for a while.
-    pub async fn is_idle(&self) -> bool {
-        let patience = std::time::Duration::from_secs(1);
-        tokio::time::timeout(patience, self.0.accept())
-            .await
-            .is_err()
-    }
 }
 
 impl Answered {
@@ -116,11 +108,9 @@ impl Answered {
                 .map(Value::to_string)
                 .collect::<Vec<_>>()
         };
-        match found {
-            Ok(Some(event)) => event,
-            Ok(None) => panic!("the socket has closed after {:?}", last(&self.events)),
-            Err(_) => panic!("it does not come; the last were {:?}", last(&self.events)),
-        }
+        let found =
+            found.unwrap_or_else(|late| panic!("{late}: the last were {:?}", last(&self.events)));
+        found.unwrap_or_else(|| panic!("the socket has closed after {:?}", last(&self.events)))
     }
 
     /// The code with which the server closes, after whatever it still sends.
