@@ -189,6 +189,9 @@ pub struct Noted {
     pub keys: String,
     /// Marks that were sent back.
     pub marks: Vec<String>,
+    /// The last messages with sound and to clear, without what differs from one to the next.
+    pub media: Value,
+    pub clear: Value,
     /// What is not as the pages say.
     pub odd: Vec<String>,
     /// The close code.
@@ -534,6 +537,23 @@ impl Telephone {
         }
     }
 
+    /// Keeps what a message looks like.
+    fn keep(&self, told: &Value) {
+        let mut shape = told.clone();
+        if let Some(fields) = shape.as_object_mut() {
+            for name in ["seq", "clientseq", "id", "position"] {
+                fields.remove(name);
+            }
+        }
+        let mut noted = self.noted.lock().unwrap();
+        if shape["media"]["payload"].is_string() {
+            shape["media"]["payload"] = "".into();
+            noted.media = shape;
+        } else if told.to_string().contains("clear") || shape["type"] == "event" {
+            noted.clear = shape;
+        }
+    }
+
     /// What the server sends.
     fn take(&mut self, message: Message) -> Vec<Message> {
         let text = match message {
@@ -542,12 +562,14 @@ impl Telephone {
                 if !matches!(self.kind, Kind::Vonage | Kind::Genesys) || !self.is_open {
                     self.odd("a binary message");
                 }
+                self.noted.lock().unwrap().media = "binary".into();
                 self.sound(&bytes);
                 return Vec::new();
             }
             _ => return Vec::new(),
         };
         let told: Value = serde_json::from_str(&text).unwrap();
+        self.keep(&told);
         let payload = |value: &Value| BASE64.decode(value.as_str().unwrap()).unwrap();
         let name = |value: &Value| value.as_str().unwrap().to_owned();
         match self.kind {

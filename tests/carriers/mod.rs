@@ -3,6 +3,8 @@
 
 mod agent;
 mod caller;
+mod doors;
+mod pipecat;
 
 use std::time::{Duration, Instant};
 
