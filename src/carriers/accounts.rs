@@ -116,8 +116,11 @@ impl Accounts {
         for (index, entry) in entries.iter().take(MAX_ACCOUNTS).enumerate() {
             match read(entry) {
                 Ok(account) => {
-                    let same =
-                        |known: &&Account| known.secret.is_some() && known.secret == account.secret;
+                    let same = |known: &&Account| {
+                        known.kind == account.kind
+                            && known.secret.is_some()
+                            && known.secret == account.secret
+                    };
                     if accounts.iter().any(|known| same(&known)) {
                         problems.push(format!(
                             "carriers.accounts_json: entry {}: secret: another entry has the same",

@@ -63,6 +63,21 @@ fn nothing_odd(caller: &Caller) {
     assert!(odd.is_empty(), "{:?}: {odd:?}", caller.kind);
 }
 
+/// Until the caller has heard these words, behind others.
+async fn plays(caller: &Caller, numbers: &[u16]) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // Listening takes its time, during which the telephone goes on.
+        let sound = caller.noted(|noted| noted.heard.clone());
+        let heard = numbers_in(&sound, caller.kind.rate());
+        if heard.ends_with(numbers) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{:?}: {heard:?}", caller.kind);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
 /// Until the agent has heard these words, and no others.
 async fn hears(answered: &mut Answered, numbers: &[u16]) {
     let expected: Vec<_> = numbers.iter().map(ToString::to_string).collect();
@@ -206,10 +221,7 @@ async fn an_answer_that_is_cut_stops_at_the_carrier_and_the_agent_knows_what_was
         // And what is said next is heard from its beginning.
         answered.speak("next", "401 402").await;
         assert_eq!(answered.next("tts_playback_complete").await["id"], "next");
-        eventually("the next is not heard", || {
-            caller.noted(|noted| numbers_in(&noted.heard, kind.rate()).ends_with(&[401, 402]))
-        })
-        .await;
+        plays(&caller, &[401, 402]).await;
         assert_eq!(caller.noted(|noted| noted.clears), 1, "{kind:?}");
         caller.hang_up();
         let is_over = |event: &Value| event["type"] == "sip_call" && event["status"] == "hangup";
