@@ -5,6 +5,7 @@ mod agent;
 mod caller;
 mod doors;
 mod pipecat;
+mod trouble;
 
 use std::time::{Duration, Instant};
 
