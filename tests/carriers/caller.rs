@@ -241,6 +241,7 @@ impl Caller {
             seq: 1,
             server_seq: 0,
             is_open: kind != Kind::Genesys,
+            is_stereo: false,
             says: VecDeque::new(),
             plays: VecDeque::new(),
             marks: VecDeque::new(),
@@ -296,6 +297,8 @@ struct Telephone {
     seq: u64,
     server_seq: u64,
     is_open: bool,
+    /// Sound is sent with that of the other side.
+    is_stereo: bool,
     says: VecDeque<i16>,
     plays: VecDeque<i16>,
     /// Marks, and after how many samples of all that came.
@@ -369,7 +372,10 @@ impl Telephone {
         let count = samples.min(self.says.len());
         let mut sound: Vec<i16> = self.says.drain(..count).collect();
         sound.resize(samples, 0);
-        let bytes = self.kind.encode(&sound);
+        let mut bytes = self.kind.encode(&sound);
+        if self.is_stereo {
+            bytes = bytes.into_iter().flat_map(|code| [code, 0xff]).collect();
+        }
         let seq = self.next();
         let payload = BASE64.encode(&bytes);
         let told = match self.kind {
@@ -628,11 +634,14 @@ impl Telephone {
                 }
                 match told["type"].as_str() {
                     Some("opened") => {
-                        let media = &told["parameters"]["media"];
-                        let caller = json!([{"type": "audio", "format": "PCMU", "channels": ["external"], "rate": 8000}]);
-                        if *media != caller {
+                        // What it has chosen of what was offered is what it gets.
+                        let chosen = &told["parameters"]["media"][0];
+                        let channels = &chosen["channels"];
+                        let both = *channels == json!(["external", "internal"]);
+                        if chosen["format"] != "PCMU" || !both && *channels != json!(["external"]) {
                             self.odd(told.to_string());
                         }
+                        self.is_stereo = both;
                         self.is_open = true;
                         let seq = self.next();
                         let ping = json!({"version": "2", "type": "ping", "seq": seq, "serverseq": self.server_seq,

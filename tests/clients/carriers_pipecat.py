@@ -17,6 +17,7 @@ from pipecat.serializers.plivo import PlivoFrameSerializer
 from pipecat.serializers.telnyx import TelnyxFrameSerializer
 from pipecat.serializers.twilio import TwilioFrameSerializer
 from pipecat.serializers.vonage import VonageFrameSerializer
+from websockets import ConnectionClosed
 from websockets.asyncio.server import serve
 
 logger.remove()
@@ -97,6 +98,8 @@ async def main(kind: str) -> None:
     async def handle(socket):
         try:
             await answer(kind, socket, report)
+        except ConnectionClosed:
+            pass  # Callers go as they like.
         finally:
             over.set()
 
