@@ -177,7 +177,12 @@ impl Accounts {
             let is_right = known.zip(given).map(|(known, given)| {
                 verify_slices_are_equal(known.as_ref(), given.as_ref()).is_ok()
             });
-            let signs = account.signing_key.is_some() && (!is_socket || carrier.signs_sockets());
+            let it_signs = if is_socket {
+                carrier.signs_sockets()
+            } else {
+                carrier.signs_webhooks()
+            };
+            let signs = account.signing_key.is_some() && it_signs;
             let admitted = if signs {
                 is_right.unwrap_or(true) && carrier.is_signed(account, request, now)
             } else {
@@ -209,6 +214,10 @@ fn read(entry: &serde_json::Value) -> Result<Account, String> {
     }
     if entry.signing_key.is_none() && entry.secret.is_none() {
         return Err("needs signing_key or secret".to_owned());
+    }
+    let signs = carrier.signs_sockets() || carrier.signs_webhooks();
+    if entry.signing_key.is_some() && !signs {
+        return Err(format!("signing_key: {} signs nothing", carrier.name()));
     }
     let blank = |key: &Option<String>| key.as_ref().is_some_and(|key| key.trim().is_empty());
     if blank(&entry.signing_key) {
@@ -315,6 +324,10 @@ mod tests {
             (
                 r#"[{"kind": "telnyx", "signing_key": "s3cret"}]"#,
                 "secret: is needed",
+            ),
+            (
+                r#"[{"kind": "exotel", "secret": "0123456789abcdef", "signing_key": "s3cret"}]"#,
+                "signing_key: Exotel signs nothing",
             ),
             (r#"[{"kind": "twilio"}]"#, "signing_key or secret"),
             (

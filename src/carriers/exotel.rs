@@ -40,6 +40,10 @@ impl Carrier for Exotel {
         false
     }
 
+    fn signs_webhooks(&self) -> bool {
+        false
+    }
+
     fn secret(&self, request: &Request<'_>) -> Option<String> {
         let (scheme, user) = request.header("authorization")?.split_once(' ')?;
         let user = STANDARD
@@ -71,6 +75,10 @@ impl Carrier for Exotel {
         Duration::from_millis(200)
     }
 
+    fn pads(&self) -> bool {
+        true
+    }
+
     fn rows(&self) -> &'static [Row] {
         ROWS
     }
@@ -78,7 +86,7 @@ impl Carrier for Exotel {
     fn setup(&self) -> &'static str {
         "The *Voicebot* applet's URL is `https://voice.example.com/carrier/exotel/answer/<secret>`, or the address that it answers, \
 `wss://voice.example.com/carrier/exotel/media/<secret>`, or that without the secret in its path and with it as the password, `wss://user:<secret>@…/media`. \
-`?sample-rate=16000` (or 24000) gives wideband sound."
+`?sample-rate=16000` (or 24000) gives wideband sound. `SOCKET_LEAD_MS=400` keeps speech fluent: Exotel takes it in pieces of 200 ms."
     }
 }
 
@@ -91,7 +99,7 @@ const ROWS: &[Row] = &[
     Row("`mark`", Becomes::Honoured, "a call is hung up when what was said has been played"),
     Row("`stop`", Becomes::Honoured, "the caller has hung up"),
     Row("`media`, `mark`, `clear` to Exotel", Becomes::Honoured, "200 ms a message, as Exotel needs 3,200 bytes; the last one of an utterance ends with silence"),
-    Row("the *Stream* applet", Becomes::Refused, "it has one direction only"),
+    Row("the *Stream* applet", Becomes::Ignored, "it has one direction and looks like the other one: the caller is heard, and hears nothing"),
     Row("hanging up", Becomes::Honoured, "the socket is closed; the flow goes on with the next applet"),
     Row("pressing keys, transfer", Becomes::Ignored, "there is no message for it: `call_failed`, `sip_transfer_error`"),
 ];

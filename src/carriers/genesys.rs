@@ -33,6 +33,10 @@ impl Carrier for Genesys {
         Box::new(Messages::default())
     }
 
+    fn signs_webhooks(&self) -> bool {
+        false
+    }
+
     fn has_secret_in_header(&self) -> bool {
         true
     }
@@ -69,7 +73,7 @@ impl Carrier for Genesys {
 
     /// Genesys takes few messages a second.
     fn packet(&self) -> Duration {
-        Duration::from_millis(200)
+        Duration::from_millis(100)
     }
 
     fn rows(&self) -> &'static [Row] {
@@ -133,9 +137,9 @@ const ROWS: &[Row] = &[
     Row("`close`", Becomes::Honoured, "`closed`; the call is over"),
     Row("`paused`, `resumed`, `discarded`, `update`, `playback_started`, `playback_completed`", Becomes::Ignored, "nothing waits for them"),
     Row("`error`", Becomes::Ignored, "it is in the log"),
-    Row("binary, `event` `barge_in`, `disconnect` to Genesys", Becomes::Honoured, "200 ms a message; `barge_in` drops what Genesys has not played"),
+    Row("binary, `event` `barge_in`, `disconnect` to Genesys", Becomes::Honoured, "100 ms a message; `barge_in` drops what Genesys has not played"),
     Row("hanging up", Becomes::Honoured, "`disconnect` with `completed`; the flow goes on"),
-    Row("media other than PCMU", Becomes::Refused, "`disconnect` with `error`"),
+    Row("media other than PCMU", Becomes::Refused, "the socket is closed with 1007"),
     Row("pressing keys, transfer, `outputVariables`", Becomes::Ignored, "there is no message of `/ws` for them: `call_failed`, `sip_transfer_error`"),
     Row("reconnecting", Becomes::Ignored, "the next socket is the next call"),
 ];

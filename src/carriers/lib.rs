@@ -85,8 +85,13 @@ pub trait Carrier: Sync {
     /// The codec of a new socket, which was opened with this query.
     fn codec(&self, query: &str) -> Box<dyn Codec>;
 
-    /// Whether the handshakes of its sockets are signed, as its webhooks are.
+    /// Whether the handshakes of its sockets are signed.
     fn signs_sockets(&self) -> bool {
+        true
+    }
+
+    /// Whether its requests for documents are signed.
+    fn signs_webhooks(&self) -> bool {
         true
     }
 
@@ -109,6 +114,11 @@ pub trait Carrier: Sync {
     /// How much sound one message to the carrier holds.
     fn packet(&self) -> Duration {
         Duration::from_millis(20)
+    }
+
+    /// Whether a message must hold that much: the last one of an utterance is filled with silence then.
+    fn pads(&self) -> bool {
+        false
     }
 
     /// What becomes of each part of its protocol, for the page.

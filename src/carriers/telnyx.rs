@@ -97,7 +97,7 @@ const ROWS: &[Row] = &[
     Row("`error`", Becomes::Ignored, "it is in the log"),
     Row("`stop`", Becomes::Honoured, "the caller has hung up"),
     Row("`media`, `mark`, `clear` to Telnyx", Becomes::Honoured, "20 ms a message"),
-    Row("`bidirectionalMode` `mp3`", Becomes::Refused, "Telnyx would not understand what is sent to it"),
+    Row("`bidirectionalMode` `mp3`, streams of one direction", Becomes::Ignored, "they look like others: the caller is heard, and hears nothing"),
     Row("hanging up", Becomes::Honoured, "the socket is closed; the call ends after the verbs that follow `<Connect>`, of which the document has none"),
     Row("pressing keys, transfer", Becomes::Ignored, "there is no message for it: `call_failed`, `sip_transfer_error`"),
 ];

@@ -74,7 +74,7 @@ const ROWS: &[Row] = &[
     Row("`mark`", Becomes::Honoured, "a call is hung up when what was said has been played"),
     Row("`stop`", Becomes::Honoured, "the caller has hung up"),
     Row("`media`, `mark`, `clear` to Twilio", Becomes::Honoured, "20 ms a message"),
-    Row("`<Start><Stream>`", Becomes::Refused, "a stream of one direction cannot be spoken to: what is sent to it is an error at Twilio"),
+    Row("`<Start><Stream>`", Becomes::Ignored, "a stream of one direction looks like one of two: the caller is heard, and hears nothing"),
     Row("hanging up", Becomes::Honoured, "the socket is closed; the call ends after the verbs that follow `<Connect>`, of which the document has none"),
     Row("pressing keys, transfer", Becomes::Ignored, "there is no message for it: `call_failed`, `sip_transfer_error`"),
 ];

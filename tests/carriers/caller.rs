@@ -499,7 +499,7 @@ impl Telephone {
         let fits = match self.kind {
             Kind::Exotel => bytes.len() >= 3_200 && bytes.len().is_multiple_of(320),
             Kind::Vonage => bytes.len() == 640,
-            Kind::Genesys => bytes.len() >= 800,
+            Kind::Genesys => !bytes.is_empty() && bytes.len() <= 800,
             _ => bytes.len() == 160,
         };
         if !fits {

@@ -8,10 +8,41 @@ use tokio_tungstenite::tungstenite::Message;
 use vivavoce::audio::{AudioFormat, Encoding};
 
 use super::agent::Agent;
-use super::caller::{Caller, Kind};
+use super::caller::{Caller, FROM, Kind, TO};
 use super::{deaf, quiet};
 use crate::harness::*;
 use crate::session::sound::spoken;
+use crate::telephone::agents::Example;
+use crate::telephone::rig;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_agent_of_the_examples_answers_a_carrier_as_it_does_a_telephone() {
+    let port = rig::ports(2);
+    let example = Example::start(port);
+    example.prints("waiting for calls").await;
+    let server = Server::start_with(&[
+        ("AGENT_URL", &format!("ws://127.0.0.1:{port}/")),
+        ("AGENT_SECRET", "0123456789abcdef"),
+        ("AGENT_ALLOW_INSECURE", "true"),
+        ("AGENT_ALLOW_PRIVATE", "true"),
+    ]);
+    let kind = Kind::Twilio;
+    let format = AudioFormat::mono(Encoding::Linear16, kind.rate());
+    let goodbye = spoken(&server, "Thank you, and goodbye.", format).await;
+    let caller = Caller::call(&server, kind).await;
+    let told = example.prints("call: ").await;
+    assert!(
+        told.contains(&format!("from {FROM} to {TO} in None")),
+        "{told}"
+    );
+    // After the greeting.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    caller.say(goodbye.samples().to_vec());
+    example.prints("heard: ").await;
+    let over = example.prints("over: ").await;
+    assert!(over.contains("over: local"), "{over}");
+    assert_eq!(caller.closed().await, 1000);
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_who_interrupts_is_heard_and_the_carrier_drops_the_rest() {
@@ -79,7 +110,7 @@ async fn a_carrier_that_floods_loses_what_is_too_much_and_the_call_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_for_whom_there_is_no_agent_hears_why_and_is_hung_up() {
-    let away = SocketAddr::from((Ipv4Addr::LOCALHOST, crate::telephone::rig::ports(2)));
+    let away = SocketAddr::from((Ipv4Addr::LOCALHOST, rig::ports(2)));
     let server = Server::start_with(&[
         ("AGENT_URL", &format!("ws://{away}/")),
         ("AGENT_SECRET", "0123456789abcdef"),

@@ -34,7 +34,7 @@ const LEAD: Duration = Duration::from_millis(400);
 /// How long a carrier may take to close a call that was hung up by a message.
 const CLOSING: Duration = Duration::from_secs(5);
 /// After this pause what waits for a full message is sent without.
-const PAUSE: Duration = Duration::from_millis(60);
+const PAUSE: Duration = Duration::from_millis(100);
 /// The mark before a hang-up.
 const LAST: &str = "hangup";
 /// The longest reason of a close frame.
@@ -81,6 +81,8 @@ struct Call {
     waiting: RefCell<BytesMut>,
     /// So much sound fills a message.
     packet: Duration,
+    /// A message of less is not taken.
+    pads: bool,
     /// There is sound that does not fill a message.
     partial: Notify,
     /// The carrier has played everything, or has gone.
@@ -233,6 +235,7 @@ impl CarrierSocket {
             session: RefCell::default(),
             waiting: RefCell::default(),
             packet: carrier.packet(),
+            pads: carrier.pads(),
             partial: Notify::new(),
             played: Notify::new(),
             hanging_up: Cell::new(false),
@@ -346,8 +349,9 @@ impl Call {
             waiting.split_to(bytes).freeze()
         };
         let mut samples = linear16::samples(&samples);
-        // A message of less may not be taken.
-        samples.resize(self.packet_bytes() / 2, 0);
+        if self.pads {
+            samples.resize(self.packet_bytes() / 2, 0);
+        }
         let law = match self.format.encoding {
             Encoding::Linear16 => None,
             Encoding::Mulaw => Some(Law::Mu),
@@ -417,8 +421,9 @@ impl Call {
         }
         self.end("local");
         if waits {
-            // It closes the socket itself.
-            sleep(CLOSING).await;
+            // It closes the socket itself, which is told once more.
+            self.played.notified().await;
+            let _closed = timeout(CLOSING, self.played.notified()).await;
         }
         self.wire.writer.close(1000, "the call was hung up");
     }

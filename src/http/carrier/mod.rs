@@ -5,7 +5,8 @@
 mod call;
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Instant, SystemTime};
 
 use actix_web::http::{Method, header};
 use actix_web::web::Bytes;
@@ -25,6 +26,7 @@ use vivavoce_agents::AgentLines;
 use vivavoce_auth::{Access, Owner};
 use vivavoce_carriers::{Account, Accounts, Carrier, MAX_MESSAGE_BYTES, Request, Stream, carrier};
 use vivavoce_config::Settings;
+use vivavoce_core::log_interval::LogInterval;
 use vivavoce_socket as socket;
 
 /// What the doors of carriers need beside the rest of the server's state.
@@ -159,13 +161,24 @@ async fn admit(
             account: None,
         });
     }
-    tracing::warn!(
-        carrier = carrier.kind(),
-        url = %format_args!("{}/carrier/{}/…", carriers.base(request, is_socket), carrier.kind()),
-        "a carrier was refused: neither its signature, for this address, nor a secret is that of an account"
-    );
+    log_refusal(carrier, &carriers.base(request, is_socket));
     let message = "neither the carrier's signature nor the secret is that of an account of carriers.accounts_json";
     Err(ApiError::new(Code::Unauthorized, message))
+}
+
+/// Whoever sets up a carrier looks for what is wrong here: nearly always the address.
+fn log_refusal(carrier: &dyn Carrier, base: &str) {
+    static REFUSALS: Mutex<LogInterval> = Mutex::new(LogInterval::new());
+    let mut refusals = REFUSALS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(times) = refusals.count(Instant::now()) {
+        let carrier = carrier.kind();
+        tracing::warn!(
+            carrier,
+            times,
+            address = %format_args!("{base}/carrier/{carrier}/…"),
+            "neither the signature of a carrier, for this address, nor its secret is that of an account"
+        );
+    }
 }
 
 /// Opens the socket of a call.
