@@ -51,8 +51,9 @@ const TARGETS: [Target; 15] = [
 
 /// All targets.
 pub fn targets() -> impl Iterator<Item = &'static Target> {
-    const ALL: [&[Target]; 5] = [
+    const ALL: [&[Target]; 6] = [
         &TARGETS,
+        &crate::carriers::fuzzing::TARGETS,
         &crate::models::fuzzing::TARGETS,
         &crate::rooms::fuzzing::TARGETS,
         &crate::telephony::agent::fuzzing::TARGETS,

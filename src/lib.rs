@@ -50,6 +50,7 @@ pub use vivavoce_actors as actors;
 pub use vivavoce_agents as agents;
 pub use vivavoce_audio as audio;
 pub use vivavoce_auth as auth;
+pub use vivavoce_carriers as carriers;
 pub use vivavoce_config as config;
 pub use vivavoce_core::{host_name, json, phone, process, sentences, ssml, tls_roots};
 #[cfg(feature = "development")]

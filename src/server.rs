@@ -30,11 +30,12 @@ use crate::actors::registry::sessions::SessionRegistry;
 use crate::actors::registry::voices::VoiceRegistry;
 use crate::actors::session::backchannel::Lists;
 use crate::actors::session::{SessionServices, SessionSettings};
-use crate::agents::{AgentDialler, AgentRoutes, DialPlan, DiallerParts};
+use crate::agents::{AgentDialler, AgentLines, AgentRoutes, DialPlan, DiallerParts};
 use crate::audio::Channels;
 use crate::auth::{self, Authenticator, SetupError};
 use crate::config::{Config, RecordingBackend, RecordingLayout, RtcMode, Settings, SocketAuth};
 use crate::hooks::{CallOwners, Configured, Hooks, TenantNumbers};
+use crate::http::carrier::Carriers;
 use crate::http::openai::OpenAi;
 use crate::http::{AllowedHosts, AppState, AtFormer, Limits, Origins, Sockets, SuccessorKey, tls};
 use crate::llm::Endpoints;
@@ -578,7 +579,7 @@ async fn serve(config: &Config, read: Read, takeover: bool) -> Result<(), Server
     let (sockets, state) = app_state(
         settings, auth, &providers, &notifiers, &rooms, &drain, shared,
     )?;
-    let agents = dial_agents(settings, &authorities, &sockets, &notifiers.hooks, &drain)?;
+    let (agents, lines) = dial_agents(settings, &authorities, &sockets, &notifiers.hooks, &drain)?;
     let open = !settings.auth.required;
     let served = Served {
         limits: web::Data::new(Limits::new(settings, &quotas)),
@@ -588,6 +589,7 @@ async fn serve(config: &Config, read: Read, takeover: bool) -> Result<(), Server
         with_metrics: settings.telemetry.metrics_address.is_none(),
         state,
         sockets,
+        carriers: web::Data::new(Carriers::new(settings, lines)),
     };
     let handover = takeover::Parts {
         id: notifiers.replicas.id().to_owned(),
@@ -659,7 +661,7 @@ fn dial_agents(
     sockets: &Sockets,
     hooks: &Addr<HookRegistry>,
     drain: &Drain,
-) -> Result<Addr<AgentDialler>, ServerError> {
+) -> Result<(Addr<AgentDialler>, AgentLines), ServerError> {
     let routes = AgentRoutes::new(settings).map_err(ServerError::Agents)?;
     let plan = routes.map(|routes| DialPlan::new(routes, authorities, settings.dialect.words()));
     let scheme = settings.server.tls_cert.as_ref().map_or("ws", |_| "wss");
@@ -671,10 +673,12 @@ fn dial_agents(
         own_url: format!("{scheme}://{address}"),
         threads: workers(settings),
     };
-    let dialler = AgentDialler::new(parts, plan.transpose()?).start();
+    let dialler = AgentDialler::new(parts, plan.transpose()?);
+    let lines = dialler.lines();
+    let dialler = dialler.start();
     // The first message of its mailbox.
     hooks.do_send(DialAgentsBy(dialler.clone().recipient()));
-    Ok(dialler)
+    Ok((dialler, lines))
 }
 
 /// Gives back to the kernel, some seconds after a flood, what the allocator kept of it. For as long as the server runs.

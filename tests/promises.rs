@@ -6,6 +6,7 @@
 
 mod auth;
 mod bench;
+mod carriers;
 mod codecs;
 mod command_line;
 mod console;

@@ -1,5 +1,5 @@
-//! What a caller hears for whom there is no agent: a session of the server's own enters the room, says the text of the
-//! settings in the default voice, and hangs up.
+//! What a caller hears for whom there is no agent: a session of the server's own enters the room, if the call is in one, says the
+//! text of the settings in the default voice, and hangs up.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(crate) const BUFFER: usize = 64 << 10;
 pub(crate) async fn apologise(
     mut far: DuplexStream,
     providers: &ProviderTable,
-    room: &str,
+    room: Option<&str>,
     text: &str,
 ) {
     // A session hears and speaks.
@@ -30,7 +30,7 @@ pub(crate) async fn apologise(
         "stt_config": {"provider": hears},
         "tts_config": {"provider": speaks, "model": ""},
         "vad": {"enabled": false},
-        "rtc": {"room_name": room, "empty_timeout_seconds": 1},
+        "rtc": room.map(|room| json!({"room_name": room, "empty_timeout_seconds": 1})),
     });
     let speak = json!({"type": "speak", "text": text, "allow_interruption": false});
     let conversation = async {

@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use super::apology::{BUFFER, apologise};
 use super::dial::Clients;
+use super::line::{Line, OnLine};
 use super::routes::{AgentRoute, AgentRoutes};
 use super::socket::{AgentSocket, Given, Progress};
 use vivavoce_actors::registry::hooks::CallForAgent;
@@ -23,13 +24,13 @@ use vivavoce_actors::registry::rooms::{RoomsError, ShowRoom};
 use vivavoce_actors::restarts::jitter;
 use vivavoce_actors::session::protocol::ServerMessage;
 use vivavoce_actors::session::{self, Caller, Places, SessionServices};
-use vivavoce_auth::{Access, Owner};
+use vivavoce_auth::{Access, Owner, TenantId};
 use vivavoce_core::backoff::Backoff;
 use vivavoce_core::dialect::Dialect;
 use vivavoce_core::tls_roots::Authorities;
 use vivavoce_quotas::Refused;
 use vivavoce_quotas::shared_limit::{SharedLimit, Size};
-use vivavoce_socket::{Closed, ClosedBy, SocketSettings, SocketWriter, run_dialled};
+use vivavoce_socket::{Closed, ClosedBy, SocketHandler, SocketSettings, SocketWriter, run_dialled};
 use vivavoce_telemetry::metrics::{self, AgentDial};
 
 /// How long an agent must have had a call, at least, to be dialled as if for the first time when its socket breaks.
@@ -172,9 +173,12 @@ impl Handler<CallForAgent> for AgentDialler {
             shared,
             plan,
             route,
-            access,
-            call,
-            _place: place,
+            access: access.clone(),
+            place: InRoom {
+                access,
+                call,
+                _place: place,
+            },
         };
         if let Some(thread) = self.thread() {
             // Only a system that is stopping has no threads.
@@ -182,6 +186,52 @@ impl Handler<CallForAgent> for AgentDialler {
                 actix::spawn(task.serve());
             });
         }
+    }
+}
+
+/// Agents for calls that are in no room.
+#[derive(Clone)]
+pub struct AgentLines(Arc<Shared>);
+
+/// The agent of such a call.
+pub struct LineAgent {
+    shared: Arc<Shared>,
+    plan: Arc<DialPlan>,
+    route: AgentRoute,
+}
+
+impl AgentDialler {
+    /// Agents for calls that are in no room.
+    pub fn lines(&self) -> AgentLines {
+        AgentLines(Arc::clone(&self.shared))
+    }
+}
+
+impl AgentLines {
+    /// The agent of a call to this number, which belongs to this tenant; `None` where there is none.
+    pub fn agent_of(&self, number: Option<&str>, tenant: Option<&TenantId>) -> Option<LineAgent> {
+        let plan = self.0.plan.load_full()?;
+        let route = plan.routes.of(None, number, tenant).cloned()?;
+        Some(LineAgent {
+            shared: Arc::clone(&self.0),
+            plan,
+            route,
+        })
+    }
+}
+
+impl LineAgent {
+    /// Dials until an agent has taken the call, and again when its socket breaks; returns when the call needs none any more.
+    /// Must be called in a `LocalSet`, as actors are.
+    pub async fn serve(self, line: Rc<dyn Line>, access: Access) {
+        let call = AgentCall {
+            shared: self.shared,
+            plan: self.plan,
+            route: self.route,
+            access,
+            place: OnLine(line),
+        };
+        call.serve().await;
     }
 }
 
@@ -213,14 +263,108 @@ impl Drop for RoomPlace {
     }
 }
 
+/// Where a call is that gets an agent.
+pub(crate) trait Place {
+    /// The handler of the agent's socket.
+    type Socket: SocketHandler;
+
+    /// What the agent is told first.
+    fn told(&self, stream_id: &str) -> ServerMessage;
+
+    /// Whether whoever it is for has gone.
+    async fn is_over(&self, services: &SessionServices) -> bool;
+
+    /// Resolves when whoever it is for has gone, if that can be waited for.
+    async fn over(&self) {
+        std::future::pending::<()>().await;
+    }
+
+    /// The room of the call, if it is in one.
+    fn room(&self) -> Option<&str> {
+        None
+    }
+
+    /// Opens a session for an agent.
+    fn open(&self, opening: Opening) -> Self::Socket;
+}
+
+/// What opens the session of an agent.
+pub(crate) struct Opening {
+    pub(crate) services: Arc<SessionServices>,
+    pub(crate) sockets: SocketSettings,
+    pub(crate) places: Places,
+    pub(crate) caller: Caller,
+    pub(crate) stream_id: String,
+    pub(crate) progress: Rc<Progress>,
+    /// To the agent.
+    pub(crate) writer: SocketWriter,
+}
+
+/// A call of a room.
+struct InRoom {
+    access: Access,
+    call: CallForAgent,
+    _place: RoomPlace,
+}
+
+impl Place for InRoom {
+    type Socket = AgentSocket;
+
+    fn told(&self, stream_id: &str) -> ServerMessage {
+        let call = &self.call;
+        ServerMessage::Call {
+            room_name: Some(call.room_name.clone()),
+            participant_identity: call.participant_identity.clone(),
+            from: call.from.clone(),
+            to: call.to.clone(),
+            headers: call.headers.clone(),
+            stream_id: stream_id.to_owned(),
+            carrier: None,
+        }
+    }
+
+    async fn is_over(&self, services: &SessionServices) -> bool {
+        let Some(rooms) = &services.rooms else {
+            return true;
+        };
+        let shown = rooms.send(ShowRoom {
+            access: self.access.clone(),
+            room: self.call.room_name.clone(),
+        });
+        let identity = &self.call.participant_identity;
+        match shown.await {
+            Ok(Ok((_, participants))) => {
+                !participants.iter().any(|known| known.identity == *identity)
+            }
+            Ok(Err(RoomsError::NoRoom | RoomsError::AccessDenied)) => true,
+            // Whoever cannot be asked may know it the next time.
+            Ok(Err(_)) | Err(_) => false,
+        }
+    }
+
+    fn room(&self) -> Option<&str> {
+        Some(&self.call.room_name)
+    }
+
+    fn open(&self, opening: Opening) -> AgentSocket {
+        let given = Given {
+            stream_id: opening.stream_id,
+            room_name: self.call.room_name.clone(),
+            dialect: Arc::clone(&opening.services.dialect),
+        };
+        let writer = opening.writer.clone();
+        let session = session::open(opening.services, opening.places, opening.caller, writer);
+        AgentSocket::new(session, given, opening.progress, opening.writer)
+    }
+}
+
 /// A call and its agent.
-struct AgentCall {
+struct AgentCall<P> {
     shared: Arc<Shared>,
     plan: Arc<DialPlan>,
     route: AgentRoute,
     access: Access,
-    call: CallForAgent,
-    _place: RoomPlace,
+    place: P,
 }
 
 /// What became of an attempt.
@@ -233,7 +377,7 @@ enum Outcome {
     Failed,
 }
 
-impl AgentCall {
+impl<P: Place> AgentCall<P> {
     async fn serve(self) {
         let routes = &self.plan.routes;
         let mut began = Instant::now();
@@ -293,6 +437,7 @@ impl AgentCall {
         let dialled = tokio::select! {
             dialled = timeout(routes.connect_timeout, dialling) => dialled,
             () = stopping => return failed("the server is stopping"),
+            () = self.place.over() => return failed("the caller has gone"),
         };
         let stream = match dialled {
             Ok(Ok(stream)) => stream,
@@ -356,60 +501,30 @@ impl AgentCall {
             own_url: parts.own_url.clone(),
             handshake: None,
         };
-        let given = Given {
+        let told = self.place.told(stream_id);
+        let opening = |writer: SocketWriter| Opening {
+            services: Arc::clone(&parts.services),
+            sockets: parts.sockets.clone(),
+            places,
+            caller,
             stream_id: stream_id.to_owned(),
-            room_name: self.call.room_name.clone(),
-            dialect: Arc::clone(&parts.services.dialect),
+            progress: Rc::clone(progress),
+            writer,
         };
-        let told = self.told(stream_id);
-        let services = Arc::clone(&parts.services);
-        let progress = Rc::clone(progress);
         run_dialled(stream, &parts.sockets, party, |writer| {
             // Before anything that the session says.
             writer.event(told.to_json());
             let _first = kept.set(writer.clone());
-            let session = session::open(services, places, caller, writer.clone());
-            AgentSocket::new(session, given, progress, writer)
+            self.place.open(opening(writer))
         })
         .await;
         Ok(())
     }
 
-    /// What the agent is told first.
-    fn told(&self, stream_id: &str) -> ServerMessage {
-        let call = &self.call;
-        ServerMessage::Call {
-            room_name: call.room_name.clone(),
-            participant_identity: call.participant_identity.clone(),
-            from: call.from.clone(),
-            to: call.to.clone(),
-            headers: call.headers.clone(),
-            stream_id: stream_id.to_owned(),
-        }
-    }
-
     /// Whether nobody need be dialled any more: the server stops, or whoever it is for has gone.
     async fn is_over(&self) -> bool {
         let services = &self.shared.parts.services;
-        if services.draining.is_cancelled() {
-            return true;
-        }
-        let Some(rooms) = &services.rooms else {
-            return true;
-        };
-        let shown = rooms.send(ShowRoom {
-            access: self.access.clone(),
-            room: self.call.room_name.clone(),
-        });
-        let identity = &self.call.participant_identity;
-        match shown.await {
-            Ok(Ok((_, participants))) => {
-                !participants.iter().any(|known| known.identity == *identity)
-            }
-            Ok(Err(RoomsError::NoRoom | RoomsError::AccessDenied)) => true,
-            // Whoever cannot be asked may know it the next time.
-            Ok(Err(_)) | Err(_) => false,
-        }
+        services.draining.is_cancelled() || self.place.is_over(services).await
     }
 
     async fn apologise(&self, text: &str) {
@@ -418,7 +533,7 @@ impl AgentCall {
         let (progress, writer) = (Rc::default(), Rc::default());
         let providers = Arc::clone(&self.shared.parts.services.providers);
         let session = self.session(near, &stream_id, (&progress, &writer));
-        let apology = apologise(far, &providers, &self.call.room_name, text);
+        let apology = apologise(far, &providers, self.place.room(), text);
         let (ran, ()) = tokio::join!(session, apology);
         if let Err(refused) = ran {
             tracing::warn!(%refused, "an apology could not be said");

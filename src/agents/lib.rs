@@ -10,6 +10,8 @@
 //! * [`socket`]: the agent's messages, with what it may leave out filled in.
 //! * [`AgentDialler`]: the actor that is told of calls. Each gets a task: it dials until an agent has taken the call or
 //!   `agent.patience_seconds` are over, and again when the agent's socket breaks while the caller is still there.
+//! * [`line`]: calls that are in no room, such as those of carriers' sockets: the agent's session is without sound of its own
+//!   socket, and its sound is that of the call.
 //! * [`apology`]: what a caller hears for whom there is no agent.
 //!
 //! # Example
@@ -31,8 +33,10 @@
 mod apology;
 mod dial;
 mod dialler;
+mod line;
 mod routes;
 mod socket;
 
-pub use dialler::{AgentDialler, DialOthers, DialPlan, DiallerParts};
+pub use dialler::{AgentDialler, AgentLines, DialOthers, DialPlan, DiallerParts, LineAgent};
+pub use line::{Line, LineCall, LineSession};
 pub use routes::{AgentRoute, AgentRoutes};

@@ -81,7 +81,7 @@ impl SocketHandler for AgentSocket {
     }
 }
 
-fn is_resume(text: &str) -> bool {
+pub(crate) fn is_resume(text: &str) -> bool {
     let fields: Result<Fields<'_>, _> = serde_json::from_str(text);
     let kind = fields.ok().and_then(|fields| fields.get("type"));
     kind.is_some_and(|kind| kind.get() == "\"resume\"")

@@ -488,6 +488,17 @@ settings! {
         allow_private: bool = "false", "agent.allow_private", "AGENT_ALLOW_PRIVATE";
     }
 
+    /// Telephone carriers whose media comes by WebSocket.
+    carriers: Carriers {
+        /// Accounts at carriers: `[{"kind","signing_key"?,"secret"?,"numbers"?,"tenant"?}]`. `signing_key` is what the carrier signs
+        /// with (Twilio's and Plivo's auth token, Telnyx' public key, Vonage's signature secret, Genesys' client secret), `secret`
+        /// what is in the path where it does not sign (of Genesys the API key).
+        accounts_json: Option<JsonText> = "", "carriers.accounts_json", "CARRIERS_ACCOUNTS_JSON";
+        /// The URL of this server as carriers know it, `https://…`, for their signatures and documents; where absent, what the
+        /// request says.
+        public_url: Option<HttpUrl> = "", "carriers.public_url", "CARRIERS_PUBLIC_URL";
+    }
+
     /// Language models, for conversations that the server leads itself.
     llm: Llm {
         /// Base URL of a chat-completions interface that streams (OpenAI, vLLM, Ollama, llama.cpp …), usually with `/v1` at its end:

@@ -181,6 +181,16 @@ pub(super) async fn at_door(
     Ok((access, pass))
 }
 
+/// Authenticates a request of another protocol that shows a token, without its body; `None` where it shows none, or nobody needs
+/// one.
+pub async fn by_token(state: &AppState, request: &HttpRequest) -> Result<Option<Access>, ApiError> {
+    if state.auth.is_none() || !credentials(request).show_token() {
+        return Ok(None);
+    }
+    let (access, _pass) = at_socket(state, request).await?;
+    Ok(Some(access))
+}
+
 /// The address that a request without a token is counted for while authentication is off.
 pub(super) fn stranger(request: &HttpRequest) -> Option<std::net::IpAddr> {
     let limits = request.app_data::<web::Data<Limits>>();

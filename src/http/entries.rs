@@ -22,6 +22,8 @@ pub enum Callers {
     Authenticated,
     /// The same, if `auth.socket` requires it.
     AuthenticatedIfRequired,
+    /// Telephone carriers, by the signature or the secret of an account, and callers with a valid token.
+    Carriers,
     /// Holders of a token signed with the rooms' key pair, which is verified before a body is read.
     KeyPair,
 }
@@ -88,6 +90,7 @@ impl fmt::Display for Entry {
             Callers::Anybody => "anybody",
             Callers::Authenticated => "token",
             Callers::AuthenticatedIfRequired => "token, unless `auth.socket` is public",
+            Callers::Carriers => "signature or secret of a carrier's account, or token",
             Callers::KeyPair => "token of the key pair",
         };
         let (bytes, time) = match bounds.reads {

@@ -26,12 +26,13 @@
 //!
 //! `GET /ws` opens a session over a WebSocket ([`socket`] is a crate of its own). `/rtc` is the signalling endpoint of
 //! embedded rooms, `/agent` that of agent workers, and `/twirp/…` LiveKit's server API; all use LiveKit's tokens. Below `/v1/`
-//! is OpenAI's audio API ([`openai`]). `/openapi.json` is generated from the types that handlers read and write.
+//! is OpenAI's audio API ([`openai`]), below `/carrier/` are the doors of telephone carriers ([`carrier`]). `/openapi.json` is generated from the types that handlers read and write.
 
 mod agent_workers;
 mod auth;
 mod body;
 mod body_chunks;
+pub mod carrier;
 mod connections;
 mod console;
 mod cors;
@@ -111,7 +112,10 @@ pub fn entries() -> Vec<Entry> {
 }
 
 fn all_endpoints() -> impl Iterator<Item = Endpoint> {
-    let others = livekit_endpoints().into_iter().chain(openai::endpoints());
+    let others = livekit_endpoints()
+        .into_iter()
+        .chain(openai::endpoints())
+        .chain(carrier::endpoints());
     endpoints().into_iter().chain(others)
 }
 

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::{ServerError, takeover, workers};
 use crate::config::Settings;
+use crate::http::carrier::Carriers;
 use crate::http::{
     self, AllowedHosts, AppState, Connections, Limits, Listen, Origins, Sockets, SuccessorKey,
 };
@@ -24,6 +25,7 @@ use vivavoce_takeover::{self as listening, SocketName, SocketUse};
 pub(super) struct Served {
     pub(super) state: web::Data<AppState>,
     pub(super) sockets: web::Data<Sockets>,
+    pub(super) carriers: web::Data<Carriers>,
     pub(super) limits: web::Data<Limits>,
     pub(super) origins: web::Data<Origins>,
     pub(super) hosts: web::Data<AllowedHosts>,
@@ -48,6 +50,7 @@ fn app(
     App::new()
         .app_data(served.state.clone())
         .app_data(served.sockets.clone())
+        .app_data(served.carriers.clone())
         .app_data(served.limits.clone())
         .app_data(served.origins.clone())
         .app_data(served.hosts.clone())

@@ -34,6 +34,7 @@ fn contradictions(settings: &Settings) -> Vec<String> {
     problems.extend(webhooks::problems(settings));
     problems.extend(hooks::problems(settings));
     problems.extend(crate::http::openai::problems(settings));
+    problems.extend(crate::http::carrier::problems(settings));
     problems.extend(providers::s3::problems(&settings.recording));
     problems.extend(providers::livekit::problems(&settings.rtc, &settings.sip));
     problems

@@ -254,6 +254,11 @@ pub fn body_cut_off() {
     METRICS.bodies_cut_off.inc();
 }
 
+/// A message of a carrier, or to one, was dropped: it came too fast, or is not read.
+pub fn carrier_message_dropped() {
+    METRICS.carrier_messages_dropped.inc();
+}
+
 /// Why a connection was closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ConnectionCut {
@@ -718,6 +723,7 @@ struct Metrics {
     messages_cut_off: Counter,
     sockets_fell_behind: Counter,
     bodies_cut_off: Counter,
+    carrier_messages_dropped: Counter,
     connections_cut: Family<Cut, Counter>,
     limits_reached: Family<LimitLabel, Counter>,
     first_bytes: Family<By, Durations>,
@@ -780,6 +786,7 @@ impl Metrics {
             messages_cut_off: Counter::default(),
             sockets_fell_behind: Counter::default(),
             bodies_cut_off: Counter::default(),
+            carrier_messages_dropped: Counter::default(),
             connections_cut: Family::default(),
             limits_reached: Family::default(),
             first_bytes: Family::new_with_constructor(durations),
@@ -1101,6 +1108,11 @@ impl Metrics {
             "bodies_cut_off",
             "Bodies of requests that took too long or too much memory to be complete",
             self.bodies_cut_off.clone(),
+        );
+        registry.register(
+            "carrier_messages_dropped",
+            "Messages of telephone carriers, and sound for them, that came too fast or were not read",
+            self.carrier_messages_dropped.clone(),
         );
         registry.register(
             "connections_cut",

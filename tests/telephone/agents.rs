@@ -118,14 +118,14 @@ fn config() -> Value {
 }
 
 /// The example as a program of its own.
-struct Example {
+pub struct Example {
     program: Child,
     printed: PathBuf,
     _folder: tempfile::TempDir,
 }
 
 impl Example {
-    fn start(port: u16) -> Self {
+    pub fn start(port: u16) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let printed = folder.path().join("printed");
         let program = Command::new(installed(".clients/python/bin/python"))
@@ -143,7 +143,7 @@ impl Example {
         }
     }
 
-    async fn prints(&self, wanted: &str) -> String {
+    pub async fn prints(&self, wanted: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let printed = std::fs::read_to_string(&self.printed).unwrap();

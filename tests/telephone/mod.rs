@@ -1,7 +1,7 @@
 //! Telephony: calls between our server and third-party phones and networks, with audio. The calls are observed by `GET
 //! /sessions`, the WebSocket, participants in the room, and the phones.
 
-mod agents;
+pub mod agents;
 mod doors;
 mod elsewhere;
 mod hooks;

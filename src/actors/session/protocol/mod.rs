@@ -18,8 +18,8 @@ pub use config::{
 };
 pub use schema::socket_schema;
 pub use server::{
-    ErrorCode, ResponseStatus, ResponseUsage, RoomOfSession, RoomParticipant, RoomText, RoomTrack,
-    ServerMessage, TransferErrorCode, WarningCode,
+    CarrierOfCall, ErrorCode, ResponseStatus, ResponseUsage, RoomOfSession, RoomParticipant,
+    RoomText, RoomTrack, ServerMessage, TransferErrorCode, WarningCode,
 };
 pub use unknown_fields::{UnknownField, unknown_fields};
 

@@ -192,8 +192,8 @@ pub enum ServerMessage {
     },
     /// To an agent that the server has dialled, first of all: the call that it is for.
     Call {
-        /// The room of the call; `config` need not name it.
-        room_name: String,
+        /// The room of the call; `config` need not name it. Null for a call by a carrier's socket, which is in none.
+        room_name: Option<String>,
         /// The caller in the room.
         participant_identity: String,
         /// The calling number; null where it is withheld, and for people in rooms.
@@ -204,6 +204,9 @@ pub enum ServerMessage {
         headers: BTreeMap<String, String>,
         /// The id of the session, unless `config` chooses one.
         stream_id: String,
+        /// The carrier, where the call came by a carrier's socket.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        carrier: Option<CarrierOfCall>,
     },
     /// The server is going to stop.
     Draining {
@@ -264,6 +267,17 @@ pub struct ResponseUsage {
     pub input_tokens: u64,
     /// What it said.
     pub output_tokens: u64,
+}
+
+/// Where a call by a carrier's socket comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct CarrierOfCall {
+    /// The carrier, as in `/carrier/{kind}`.
+    pub kind: &'static str,
+    /// The carrier's id of the call.
+    pub call_id: String,
+    /// What the answer document gave to the call.
+    pub parameters: BTreeMap<String, String>,
 }
 
 /// The room of a session, as `ready` names it.
