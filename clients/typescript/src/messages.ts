@@ -37,14 +37,26 @@ export interface CallMessage {
   headers: Record<string, string>;
   /** The caller in the room. */
   participant_identity: string;
-  /** The room of the call; `config` need not name it. */
-  room_name: string;
+  /** The room of the call; `config` need not name it. Null for a call by a carrier's socket, which is in none. */
+  room_name: string | null;
   /** The id of the session, unless `config` chooses one. */
   stream_id: string;
   /** The called number; null likewise. */
   to: string | null;
+  /** The carrier, where the call came by a carrier's socket. */
+  carrier?: CarrierOfCall | null;
   /** The number of the event, where config said resume. */
   seq?: number;
+}
+
+/** Where a call by a carrier's socket comes from. */
+export interface CarrierOfCall {
+  /** The carrier's id of the call. */
+  call_id: string;
+  /** The carrier, as in `/carrier/{kind}`. */
+  kind: string;
+  /** What the answer document gave to the call. */
+  parameters: Record<string, string>;
 }
 
 /** Stops what is being said. */

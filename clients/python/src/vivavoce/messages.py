@@ -59,13 +59,27 @@ CallMessage = TypedDict(
         "from": 'str | None',
         "headers": 'dict[str, str]',
         "participant_identity": 'str',
-        "room_name": 'str',
+        "room_name": 'str | None',
         "stream_id": 'str',
         "to": 'str | None',
+        "carrier": 'NotRequired[CarrierOfCall | None]',
         "seq": 'NotRequired[int]',
     },
 )
 """To an agent that the server has dialled, first of all: the call that it is for."""
+
+
+class CarrierOfCall(TypedDict):
+    """Where a call by a carrier's socket comes from."""
+
+    call_id: str
+    """The carrier's id of the call."""
+
+    kind: str
+    """The carrier, as in `/carrier/{kind}`."""
+
+    parameters: dict[str, str]
+    """What the answer document gave to the call."""
 
 
 class ClearMessage(TypedDict):
