@@ -51,10 +51,11 @@ const TARGETS: [Target; 15] = [
 
 /// All targets.
 pub fn targets() -> impl Iterator<Item = &'static Target> {
-    const ALL: [&[Target]; 6] = [
+    const ALL: [&[Target]; 7] = [
         &TARGETS,
         &crate::carriers::fuzzing::TARGETS,
         &crate::models::fuzzing::TARGETS,
+        &crate::realtime::fuzzing::TARGETS,
         &crate::rooms::fuzzing::TARGETS,
         &crate::telephony::agent::fuzzing::TARGETS,
         &crate::telephony::media::fuzzing::TARGETS,

@@ -9,6 +9,7 @@ pub use vivavoce_core::phone;
 pub use vivavoce_hooks as hooks;
 pub use vivavoce_http as http;
 pub use vivavoce_models as models;
+pub use vivavoce_realtime as realtime;
 pub use vivavoce_recordings as recordings;
 pub use vivavoce_rooms as rooms;
 pub use vivavoce_telephony as telephony;

@@ -226,6 +226,27 @@ impl Endpoints {
         Ok(Self(ArcSwap::from_pointee(listed)))
     }
 
+    /// One that is never asked.
+    #[cfg(any(test, feature = "testing"))]
+    #[expect(
+        clippy::missing_panics_doc,
+        clippy::unwrap_used,
+        reason = "for tests alone"
+    )]
+    pub fn for_tests() -> std::sync::Arc<Self> {
+        static ONE: std::sync::OnceLock<std::sync::Arc<Endpoints>> = std::sync::OnceLock::new();
+        let one = ONE.get_or_init(|| {
+            let _ = rustls::crypto::ring::default_provider().install_default();
+            let environment = [("LLM_URL", "http://127.0.0.1:1/v1"), ("LLM_MODEL", "m")];
+            let owned = environment.map(|(name, text)| (name.to_owned(), text.to_owned()));
+            let config = vivavoce_config::Config::from_sources(&[], &owned.into(), None).unwrap();
+            Self::new(&config.settings, &Authorities::default())
+                .unwrap()
+                .into()
+        });
+        std::sync::Arc::clone(one)
+    }
+
     /// What is asked from now on is asked of these.
     pub fn replace(&self, others: Self) {
         self.0.store(others.0.into_inner());

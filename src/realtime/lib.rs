@@ -13,6 +13,8 @@
 //! becomes of each event, from [`events`].
 
 pub mod events;
+#[cfg(any(test, feature = "testing"))]
+pub mod fuzzing;
 mod items;
 mod machine;
 mod names;

@@ -1438,3 +1438,6 @@ pub fn is_openais(model: &str) -> bool {
     .iter()
     .any(|prefix| model.starts_with(prefix))
 }
+
+#[cfg(test)]
+mod tests;

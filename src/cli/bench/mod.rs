@@ -1,5 +1,5 @@
 //! `vivavoce bench`: measurements of a whole server. One file per measurement ([`sessions`], [`fallback`], [`vendors`],
-//! [`rooms`], [`agents`], [`calls`]), per kind of client ([`load`], [`session`], [`participant`], [`raw`]), per server
+//! [`rooms`], [`agents`], [`calls`], [`realtime`]), per kind of client ([`load`], [`session`], [`participant`], [`raw`]), per server
 //! ([`under_test`], [`backed`], [`echo`]), and for results ([`outcome`], [`spread`]).
 
 mod agents;
@@ -12,6 +12,7 @@ mod load;
 mod outcome;
 mod participant;
 mod raw;
+mod realtime;
 mod rooms;
 mod session;
 mod sessions;
@@ -40,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  vivavoce bench sessions\n  vivavoce bench fallback\n  vivavoce bench rooms\n  vivavoce bench agents\n  vivavoce bench calls\n  vivavoce bench vendors --help"
+    after_help = "Examples:\n  vivavoce bench sessions\n  vivavoce bench fallback\n  vivavoce bench rooms\n  vivavoce bench agents\n  vivavoce bench calls\n  vivavoce bench realtime\n  vivavoce bench vendors --help"
 )]
 pub(super) struct Arguments {
     #[command(subcommand)]
@@ -61,6 +62,8 @@ enum What {
     Agents(agents::Arguments),
     /// Measure telephone calls: how many a core carries, their answer time, and their audio
     Calls(calls::Arguments),
+    /// Measure conversations over OpenAI's Realtime interface: how late the first sound is, and what they cost
+    Realtime(realtime::Arguments),
     /// Relay datagrams (started by the measurement itself)
     #[command(hide = true)]
     Relay,
@@ -77,6 +80,7 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
         What::Rooms(arguments) => rooms::run(config, arguments),
         What::Agents(arguments) => agents::run(config, arguments),
         What::Calls(arguments) => calls::run(config, arguments),
+        What::Realtime(arguments) => realtime::run(config, arguments),
         What::Relay => rooms::relay::run().map_err(Failure::work),
         What::Echo => echo::run().map_err(Failure::work),
     }
