@@ -17,6 +17,7 @@ mod deepgram;
 mod elevenlabs;
 pub mod engine;
 pub mod faults;
+mod form;
 mod google;
 mod openai;
 pub mod outlet;
