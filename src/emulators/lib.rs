@@ -29,6 +29,8 @@ mod wire;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod wire_tests;
 
 use std::fmt;
 use std::io;
