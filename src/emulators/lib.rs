@@ -28,9 +28,9 @@ pub mod visit;
 mod wire;
 
 #[cfg(test)]
-mod tests;
+mod plugin_tests;
 #[cfg(test)]
-mod wire_tests;
+mod tests;
 
 use std::fmt;
 use std::io;
