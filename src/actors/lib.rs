@@ -4,7 +4,7 @@
 pub mod recorder;
 pub mod registry;
 pub mod responder;
-mod restarts;
+pub mod restarts;
 pub mod room;
 pub mod session;
 pub mod stt;
