@@ -7,12 +7,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
+use futures_util::{FutureExt, StreamExt};
 use tokio::time::Instant;
 
 use super::clock;
 use super::faults::Effect;
+use super::speech::estimated;
 use super::tone_words::{Listener, number_of};
 use super::visit::Visit;
 use vivavoce_audio::decode::{DecodeError, StreamDecoder};
@@ -30,6 +31,12 @@ const SHORTEST_SILENCE: Duration = Duration::from_millis(20);
 const VOICE: Duration = Duration::from_millis(40);
 /// How long a local engine may take for what it was asked to make final, also of sound that came at once, on a busy machine.
 const FINALIZING: Duration = Duration::from_secs(15);
+/// How long a word lasts whose time is not known.
+const USUAL_WORD: Duration = Duration::from_millis(350);
+/// What is heard at once of a file.
+const PIECE: usize = 8 << 10;
+/// The silence that ends an utterance in a file.
+const PAUSE: Duration = Duration::from_millis(500);
 /// What the local recogniser hears.
 const LOCAL_RATE: SampleRate = SampleRate::HZ_16000;
 
@@ -103,6 +110,45 @@ pub enum Heard {
     },
 }
 
+/// Everything that is said in a file.
+#[derive(Debug, Clone, Default)]
+pub struct Whole {
+    /// One utterance after the other.
+    pub parts: Vec<Transcript>,
+    /// How long the sound lasts.
+    pub duration: Duration,
+}
+
+impl Whole {
+    /// As one text.
+    pub fn text(&self) -> String {
+        let texts: Vec<&str> = self.parts.iter().map(|part| part.text.trim()).collect();
+        texts.join(" ")
+    }
+
+    /// The words of all parts, where they are known.
+    pub fn words(&self) -> impl Iterator<Item = &Word> {
+        self.parts.iter().flat_map(|part| &part.words)
+    }
+
+    /// The mean of the parts' own; nought where nothing was said.
+    pub fn confidence(&self) -> f32 {
+        let known = self.parts.iter().filter_map(|part| part.confidence);
+        known.sum::<f32>() / self.parts.len().max(1) as f32
+    }
+}
+
+/// The format that the first bytes of a file announce, of those that can be heard.
+pub fn announced(file: &[u8]) -> Option<AudioFormat> {
+    let encoding = match file {
+        [b'R', b'I', b'F', b'F', ..] => Encoding::Wav,
+        [b'O', b'g', b'g', b'S', ..] => Encoding::OggOpus,
+        [b'I', b'D', b'3', ..] | [0xff, 0xe0..=0xff, ..] => Encoding::Mp3,
+        _ => return None,
+    };
+    Some(AudioFormat::mono(encoding, SampleRate::HZ_16000))
+}
+
 /// An open recogniser.
 pub struct Recogniser {
     decoder: StreamDecoder,
@@ -137,7 +183,9 @@ impl Visit {
                     .map(|silence| silence.max(SHORTEST_SILENCE)),
                 ..Script::default()
             })),
-            Engine::Local { stt, .. } => Ears::Local(Box::new(Local::open(stt.as_ref()).await?)),
+            Engine::Local { stt, .. } => Ears::Local(Box::new(
+                Local::open(stt.as_ref(), listening.endpointing).await?,
+            )),
         };
         let late = self.effect(|effect| match effect {
             Effect::Late(time) => Some(self.emulation().clock.real(*time)),
@@ -151,6 +199,35 @@ impl Visit {
             position: Duration::ZERO,
             visit: self.clone(),
         })
+    }
+
+    /// Hears a whole file.
+    pub async fn hear(&self, format: AudioFormat, file: &[u8]) -> Result<Whole, EngineError> {
+        let listening = Listening {
+            format,
+            endpointing: Some(PAUSE),
+        };
+        let mut recogniser = self.listen(listening).await?;
+        let mut parts = Vec::new();
+        let mut take = |heard: Result<Heard, EngineError>| {
+            if let Heard::Final(transcript) = heard? {
+                parts.push(transcript);
+            }
+            Ok::<_, EngineError>(())
+        };
+        for piece in file.chunks(PIECE) {
+            recogniser.push(piece).await?;
+            // What was heard so far does not wait until nothing more can be said.
+            while let Some(Some(heard)) = recogniser.next().now_or_never() {
+                take(heard)?;
+            }
+        }
+        recogniser.finish().await;
+        while let Some(heard) = recogniser.next().await {
+            take(heard)?;
+        }
+        let duration = recogniser.position();
+        Ok(Whole { parts, duration })
     }
 }
 
@@ -168,6 +245,9 @@ impl Recogniser {
                 }
                 Err(error) => decoded = Err(error.into()),
             }
+        }
+        if let Ears::Local(local) = &mut self.ears {
+            heard.extend(local.pause(self.position));
         }
         heard.into_iter().for_each(|heard| self.give(heard));
         decoded
@@ -365,13 +445,21 @@ struct Local {
     sink: Option<AudioSink>,
     events: BoxStream<'static, Result<SttEvent, ProviderError>>,
     resampler: Option<Resampler>,
+    endpointing: Option<Duration>,
     speaking: bool,
+    /// Where the last final ended.
+    heard_until: Duration,
+    /// The same, while nothing else was heard: not every engine says when a speaker pauses.
+    quiet_from: Option<Duration>,
     /// When a final that was asked for is given up, and how much had been sent before.
     finalizing: Option<(Instant, Duration)>,
 }
 
 impl Local {
-    async fn open(stt: &dyn SpeechToText) -> Result<Self, ProviderError> {
+    async fn open(
+        stt: &dyn SpeechToText,
+        endpointing: Option<Duration>,
+    ) -> Result<Self, ProviderError> {
         let stream = stt
             .open(SttRequest {
                 party: vivavoce_core::party::Party::Operator,
@@ -390,7 +478,10 @@ impl Local {
             sink: Some(stream.sink),
             events: stream.events,
             resampler: None,
+            endpointing,
             speaking: false,
+            heard_until: Duration::ZERO,
+            quiet_from: None,
             finalizing: None,
         })
     }
@@ -423,25 +514,70 @@ impl Local {
         };
         let mut heard = Vec::new();
         match event {
-            Some(Ok(SttEvent::Partial(transcript))) => {
+            Some(Ok(SttEvent::Partial(mut transcript))) => {
                 self.begins(&transcript, position, &mut heard);
+                self.time(&mut transcript, position);
+                self.quiet_from = None;
                 heard.push(Heard::Partial(transcript));
             }
-            Some(Ok(SttEvent::Final(transcript))) => {
+            Some(Ok(SttEvent::Final(mut transcript))) => {
                 if !transcript.text.is_empty() {
                     self.begins(&transcript, position, &mut heard);
+                    self.time(&mut transcript, position);
+                    let last = transcript.words.last().map(|word| word.end);
+                    let end = last.and_then(|end| Duration::try_from_secs_f64(end).ok());
+                    self.heard_until = end.unwrap_or(position);
+                    self.quiet_from = Some(self.heard_until);
                     heard.push(Heard::Final(transcript));
                 }
                 heard.extend(self.finalized());
+                heard.extend(self.pause(position));
             }
             Some(Ok(SttEvent::EndOfSpeech)) => {
-                self.speaking = false;
-                heard.push(Heard::EndOfSpeech { at: position });
+                self.quiet_from = None;
+                if std::mem::replace(&mut self.speaking, false) {
+                    heard.push(Heard::EndOfSpeech { at: position });
+                }
             }
             Some(Ok(SttEvent::UtteranceLost(error)) | Err(error)) => return Some(Err(error)),
             None => heard.push(self.finalized()?),
         }
         Some(Ok(heard))
+    }
+
+    /// Gives words their times, which vendors always tell, where the engine does not.
+    fn time(&self, transcript: &mut Transcript, position: Duration) {
+        if !transcript.words.is_empty() {
+            return;
+        }
+        let end = transcript
+            .end
+            .and_then(|end| Duration::try_from_secs_f64(end).ok())
+            .unwrap_or(position);
+        let count = u32::try_from(spoken_words(&transcript.text).count()).unwrap_or(u32::MAX);
+        let lasts = USUAL_WORD
+            .saturating_mul(count)
+            .min(end.saturating_sub(self.heard_until));
+        let words = estimated(&transcript.text, end.saturating_sub(lasts), lasts);
+        transcript.words = words
+            .into_iter()
+            .map(|word| Word {
+                word: word.word,
+                start: word.start.as_secs_f64(),
+                end: word.end.as_secs_f64(),
+                confidence: transcript.confidence,
+                speaker: None,
+            })
+            .collect();
+    }
+
+    /// The end of an utterance behind which it was silent for long enough.
+    fn pause(&mut self, position: Duration) -> Option<Heard> {
+        let silence = self.endpointing?;
+        let at = self
+            .quiet_from
+            .take_if(|at| position.saturating_sub(*at) >= silence)?;
+        std::mem::replace(&mut self.speaking, false).then_some(Heard::EndOfSpeech { at })
     }
 
     /// The answer that is owed, if one is.
@@ -465,4 +601,78 @@ impl Local {
 pub(super) fn spoken_words(text: &str) -> impl Iterator<Item = &str> {
     text.split_whitespace()
         .filter(|word| number_of(word).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn local(events: Vec<SttEvent>) -> Local {
+        let events = futures_util::stream::iter(events.into_iter().map(Ok));
+        Local {
+            sink: None,
+            // An engine goes on after its last event.
+            events: events.chain(futures_util::stream::pending()).boxed(),
+            resampler: None,
+            endpointing: Some(Duration::from_millis(400)),
+            speaking: false,
+            heard_until: Duration::ZERO,
+            quiet_from: None,
+            finalizing: None,
+        }
+    }
+
+    fn said(text: &str, end: f64) -> Transcript {
+        Transcript {
+            text: text.to_owned(),
+            end: Some(end),
+            ..Transcript::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn silence_behind_a_final_ends_the_speech_of_an_engine_that_does_not_say_so() {
+        let mut local = local(vec![
+            SttEvent::Final(said("One two", 1.0)),
+            SttEvent::Partial(said("Three", 2.5)),
+        ]);
+        let at = Duration::from_millis;
+        let heard = local.next(at(1_100)).await.unwrap().unwrap();
+        assert!(matches!(
+            heard[..],
+            [Heard::SpeechStarted { .. }, Heard::Final(_)]
+        ));
+        assert_eq!(local.pause(at(1_300)), None);
+        assert_eq!(
+            local.pause(at(1_500)),
+            Some(Heard::EndOfSpeech { at: at(1_000) })
+        );
+        assert_eq!(local.pause(at(9_000)), None);
+        let heard = local.next(at(2_500)).await.unwrap().unwrap();
+        assert!(matches!(
+            heard[..],
+            [Heard::SpeechStarted { .. }, Heard::Partial(_)]
+        ));
+        assert_eq!(local.pause(at(9_000)), None);
+    }
+
+    #[tokio::test]
+    async fn words_without_times_are_told_with_estimated_ones() {
+        let mut local = local(vec![SttEvent::Partial(said("One two.", 5.0))]);
+        let heard = local.next(Duration::from_secs(5)).await.unwrap().unwrap();
+        let Some(Heard::Partial(transcript)) = heard.last() else {
+            panic!("{heard:?}");
+        };
+        let words = &transcript.words;
+        assert_eq!((words[0].word.as_str(), words[1].end), ("One", 5.0));
+        assert!(words[0].start > 4.0 && words[0].end < words[1].start);
+    }
+
+    #[test]
+    fn a_file_is_known_by_its_first_bytes() {
+        let encoding = |file: &[u8]| announced(file).map(|format| format.encoding);
+        assert_eq!(encoding(b"RIFF...."), Some(Encoding::Wav));
+        assert_eq!(encoding(&[0xff, 0xfb, 0x90, 0]), Some(Encoding::Mp3));
+        assert_eq!(encoding(b"{}"), None);
+    }
 }

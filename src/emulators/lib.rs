@@ -17,6 +17,7 @@ mod deepgram;
 mod elevenlabs;
 pub mod engine;
 pub mod faults;
+mod form;
 mod google;
 mod openai;
 pub mod outlet;
@@ -26,6 +27,8 @@ pub mod tone_words;
 pub mod visit;
 mod wire;
 
+#[cfg(test)]
+mod plugin_tests;
 #[cfg(test)]
 mod tests;
 
@@ -38,7 +41,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::dev::ServerHandle;
-use actix_web::{App, HttpServer, web};
+use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -350,6 +353,7 @@ impl Emulators {
                 .app_data(data.clone())
                 .configure(routes)
                 .configure(more)
+                .default_service(web::to(unanswered))
         })
         .workers(WORKERS)
         .disable_signals()
@@ -447,6 +451,14 @@ impl Drop for Emulators {
         // The order is given by the call; nobody waits for it to be carried out.
         drop(self.server.stop(false));
     }
+}
+
+/// What no vendor here has; whoever has asked for it finds it in the log.
+async fn unanswered(request: HttpRequest, emulation: web::Data<Emulation>) -> HttpResponse {
+    let note = format!("no such path: {} {}", request.method(), request.path());
+    let (path, query) = (request.path(), request.query_string());
+    emulation.unanswered(None, path, query, visit::headers(&request), &note);
+    HttpResponse::NotFound().finish()
 }
 
 fn routes(service: &mut web::ServiceConfig) {

@@ -18,7 +18,7 @@ use vivavoce_socket::{FrameError, Frames, Input};
 /// Messages that may wait for the vendor's code.
 const WAITING: usize = 64;
 /// Subprotocols that one client or another insists on being granted.
-const PROTOCOLS: &[&str] = &["token", "bearer", "USP"];
+const PROTOCOLS: &[&str] = &["token", "bearer", "USP", "realtime"];
 
 /// What a client says.
 #[derive(Debug, Clone, PartialEq, Eq)]

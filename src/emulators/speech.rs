@@ -360,7 +360,7 @@ async fn synthesised(tts: &dyn TextToSpeech, line: &str, rate: f64) -> Result<Pc
 }
 
 /// Where the words of a sentence are when every letter takes as long, and a space as long as a letter.
-fn estimated(line: &str, start: Duration, duration: Duration) -> Vec<SpokenWord> {
+pub(super) fn estimated(line: &str, start: Duration, duration: Duration) -> Vec<SpokenWord> {
     let all = line.chars().count().max(1) as f64;
     let at = |chars: usize| start + duration.mul_f64((chars as f64 / all).min(1.0));
     let mut chars = 0;

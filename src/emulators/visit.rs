@@ -24,6 +24,8 @@ const MAX_WORDS: usize = 20_000;
 /// Wishes that the record of one connection holds, and the most bytes of each.
 const MAX_WISHES: usize = 100;
 const MAX_WISH_BYTES: usize = 2_000;
+/// Whose client asks for what nobody here answers, and what for.
+const UNKNOWN: &str = "unknown";
 /// What stands in a record instead of a secret.
 const MASKED: &str = "***";
 
@@ -32,9 +34,9 @@ const MASKED: &str = "***";
 pub struct Record {
     /// Counts up from 1.
     pub id: u64,
-    /// The vendor's slug.
+    /// The vendor's slug; `unknown` of a path that no vendor has.
     pub vendor: &'static str,
-    /// `stt`, `tts` or `voices`.
+    /// `stt`, `tts` or `voices`; `unknown` of what is not answered.
     pub direction: &'static str,
     /// The path of the request, or the method of gRPC.
     pub path: String,
@@ -174,10 +176,7 @@ impl Emulation {
         vendor: Vendor,
         direction: Direction,
     ) -> Visit {
-        let headers = request.headers().iter().map(|(name, value)| {
-            let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
-            (name.as_str(), value)
-        });
+        let headers = headers(request);
         let wire = Wire::of(request);
         self.open(
             vendor,
@@ -210,22 +209,15 @@ impl Emulation {
         wire: Option<Wire>,
     ) -> Visit {
         let effects = self.faults.take(vendor, direction);
-        let query = form_urlencoded::parse(query.as_bytes());
         let opened = Instant::now();
         let record = self.log.open(Record {
             vendor: vendor.slug(),
             direction: direction.name(),
-            path: path.to_owned(),
-            query: query
-                .map(|(name, value)| masked(&name, value.into_owned()))
-                .collect(),
-            headers: headers.map(|(name, value)| masked(name, value)).collect(),
-            opened_ms: self.clock.emulated(opened - self.started).as_millis() as u64,
             faults: effects
                 .iter()
                 .map(|(_, effect)| effect.to_string())
                 .collect(),
-            ..Record::default()
+            ..self.record(path, query, headers)
         });
         Visit(Arc::new(Inner {
             emulation: Arc::clone(self),
@@ -238,12 +230,58 @@ impl Emulation {
         }))
     }
 
+    /// Records a request that nothing here answers. It takes no fault's turn: those are for what is answered.
+    pub(super) fn unanswered<'a>(
+        &self,
+        vendor: Option<Vendor>,
+        path: &str,
+        query: &str,
+        headers: impl Iterator<Item = (&'a str, String)>,
+        note: &str,
+    ) {
+        self.log.open(Record {
+            vendor: vendor.map_or(UNKNOWN, Vendor::slug),
+            direction: UNKNOWN,
+            lasted_ms: Some(0),
+            messages_in: 1,
+            notes: vec![note.to_owned()],
+            ..self.record(path, query, headers)
+        });
+    }
+
+    /// What is recorded of every request when it comes.
+    fn record<'a>(
+        &self,
+        path: &str,
+        query: &str,
+        headers: impl Iterator<Item = (&'a str, String)>,
+    ) -> Record {
+        let query = form_urlencoded::parse(query.as_bytes());
+        Record {
+            path: path.to_owned(),
+            query: query
+                .map(|(name, value)| masked(&name, value.into_owned()))
+                .collect(),
+            headers: headers.map(|(name, value)| masked(name, value)).collect(),
+            opened_ms: self.clock.emulated(self.started.elapsed()).as_millis() as u64,
+            ..Record::default()
+        }
+    }
+
     /// Whether this key opens the door: any, or the one that was set; none that begins with `bad`.
     pub fn admits(&self, key: &str) -> bool {
         !key.is_empty()
             && !key.starts_with("bad")
             && self.key.as_deref().is_none_or(|own| own == key)
     }
+}
+
+/// The headers of a request, as they are recorded.
+pub(super) fn headers(request: &HttpRequest) -> impl Iterator<Item = (&str, String)> {
+    request.headers().iter().map(|(name, value)| {
+        let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+        (name.as_str(), value)
+    })
 }
 
 /// Whether a secret goes by this name, which is in lower case.

@@ -1,4 +1,4 @@
-"""Google's own client of Speech-to-Text v2 against an emulator: google_speech.py ADDRESS KEY SOUND RATE
+"""Google's own clients of Speech-to-Text v2 and v1 against an emulator: google_speech.py ADDRESS KEY SOUND RATE
 
 Sends a file of linear16 and prints, as JSON, what came back; then what becomes of calls that must be refused.
 """
@@ -8,6 +8,8 @@ import sys
 
 import grpc
 from google.api_core import exceptions
+from google.cloud import speech_v1
+from google.cloud.speech_v1.services.speech.transports import SpeechGrpcTransport as TransportV1
 from google.cloud.speech_v2 import SpeechClient
 from google.cloud.speech_v2.services.speech.transports import SpeechGrpcTransport
 from google.cloud.speech_v2.types import cloud_speech as speech
@@ -15,6 +17,53 @@ from google.cloud.speech_v2.types import cloud_speech as speech
 address, key, path, rate = sys.argv[1:]
 sound = open(path, "rb").read()
 client = SpeechClient(transport=SpeechGrpcTransport(channel=grpc.insecure_channel(address)))
+
+
+client_v1 = speech_v1.SpeechClient(transport=TransportV1(channel=grpc.insecure_channel(address)))
+metadata_v1 = [("authorization", f"Bearer {key}")]
+
+
+def config_v1(model="latest_long"):
+    return speech_v1.RecognitionConfig(
+        encoding=speech_v1.RecognitionConfig.AudioEncoding.LINEAR16,
+        sample_rate_hertz=int(rate),
+        language_code="en-US",
+        enable_word_time_offsets=True,
+        model=model,
+    )
+
+
+def heard_by_v1():
+    """The finals of a stream, and where its words end."""
+    streaming = speech_v1.StreamingRecognitionConfig(config=config_v1(), interim_results=True)
+    requests = (speech_v1.StreamingRecognizeRequest(audio_content=chunk) for chunk in chunks)
+    finals, ends = [], []
+    for response in client_v1.streaming_recognize(streaming, requests, metadata=metadata_v1, timeout=30):
+        for result in response.results:
+            if result.is_final:
+                finals.append(result.alternatives[0].transcript)
+                ends += [word.end_time.total_seconds() for word in result.alternatives[0].words]
+    return {"text": "".join(finals), "ends": ends}
+
+
+def whole(call):
+    return "".join(result.alternatives[0].transcript for result in call.results)
+
+
+def whole_by_v1(model="latest_long"):
+    audio = speech_v1.RecognitionAudio(content=sound)
+    try:
+        return whole(client_v1.recognize(config=config_v1(model), audio=audio, metadata=metadata_v1, timeout=30))
+    except exceptions.InvalidArgument as error:
+        return error.message
+
+
+def whole_by_v2():
+    asked = first()
+    request = speech.RecognizeRequest(
+        recognizer=asked.recognizer, config=asked.streaming_config.config, content=sound
+    )
+    return whole(client.recognize(request, metadata=metadata_v1, timeout=30))
 
 
 def first(location="global", model="latest_long", words=True):
@@ -78,6 +127,10 @@ json.dump(
         "interims": interims,
         "text": "".join(finals),
         "words": words,
+        "v1": heard_by_v1(),
+        "v1_whole": whole_by_v1(),
+        "v1_refused": whole_by_v1("chirp_3"),
+        "v2_whole": whole_by_v2(),
         "bad_key": refusal(first(), chunks, "bad-key"),
         "no_key": refusal(first(), chunks, None),
         "long_chunk": refusal(first(), [b"\0" * 25602]),

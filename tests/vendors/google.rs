@@ -150,6 +150,14 @@ async fn googles_own_client_hears_each_word_and_is_refused_in_googles_words() {
     let words = heard["words"].as_array().unwrap();
     let spelt: Vec<_> = words.iter().map(|word| word[0].as_str().unwrap()).collect();
     assert_eq!(spelt, texts(numbers));
+    // The same by v1, and of whole files.
+    for by in ["v1_whole", "v2_whole"] {
+        assert_eq!(heard[by], heard["text"], "{by}: {heard}");
+    }
+    assert_eq!(heard["v1"]["text"], heard["text"], "{heard}");
+    assert_eq!(heard["v1"]["ends"].as_array().unwrap().len(), words.len());
+    let refused = heard["v1_refused"].as_str().unwrap();
+    assert!(refused.contains("not supported for language"), "{refused}");
     for (index, word) in words.iter().enumerate() {
         let (start, end) = (word[1].as_f64().unwrap(), word[2].as_f64().unwrap());
         assert!(

@@ -5,7 +5,6 @@ import contextlib
 import io
 import json
 import os
-import re
 import wave
 from pathlib import Path
 
@@ -84,37 +83,6 @@ def shown(connections):
             f"{one['vendor']} {one['direction']} {one['path']}?{query} asked={json.dumps(asked)} notes={one['notes']}"
         )
     return "\n".join(lines)
-
-
-class Recorder:
-    """A way to the emulators that keeps the lines of requests: their log tells nothing of a path that they do not know."""
-
-    def __init__(self):
-        self.requests = []
-
-    async def __aenter__(self):
-        host, _, port = HTTP.partition("://")[2].partition(":")
-        self._target = (host, int(port))
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return self
-
-    async def __aexit__(self, *_):
-        self._server.close()
-
-    async def _serve(self, reader, writer):
-        there, back = await asyncio.open_connection(*self._target)
-
-        async def copy(source, target, keep):
-            with contextlib.suppress(ConnectionError):
-                while data := await source.read(65536):
-                    if keep and (line := re.match(rb"(?:GET|POST|PUT|DELETE) \S+ HTTP/1.1", data)):
-                        self.requests.append(line.group().decode())
-                    target.write(data)
-                    await target.drain()
-            target.close()
-
-        await asyncio.gather(copy(reader, back, True), copy(there, writer, False))
 
 
 async def within(coroutine, seconds=PATIENCE):

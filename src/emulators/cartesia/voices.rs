@@ -29,6 +29,24 @@ const KNOWN: &[(&str, &str, &str, &str)] = &[
         "en-US",
         "feminine",
     ),
+    (
+        "71a7ad14-091c-4e8e-a314-022ece01c121",
+        "British Reading Lady",
+        "en-GB",
+        "feminine",
+    ),
+    (
+        "79a125e8-cd45-4c13-8a67-188112f4dd22",
+        "British Lady",
+        "en-GB",
+        "feminine",
+    ),
+    (
+        "86e30c1d-714b-4074-a1f2-1cb6b552fb49",
+        "Carson",
+        "en-US",
+        "masculine",
+    ),
 ];
 /// So many more, so that the list has pages.
 const MORE: u128 = 120;

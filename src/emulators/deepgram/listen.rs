@@ -38,14 +38,38 @@ struct Options {
     endpointing: Option<Duration>,
     utterance_end: Option<Duration>,
     interim_results: bool,
-    punctuate: bool,
     vad_events: bool,
-    /// The label of whoever speaks, where speakers are told apart.
-    speaker: Option<u32>,
-    /// The language that words are said to be in, where several may be spoken.
-    told_language: Option<&'static str>,
+    wording: Wording,
     /// What `channel_index` counts.
     channels: usize,
+}
+
+/// What is told of each word.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Wording {
+    pub(super) punctuate: bool,
+    /// The label of whoever speaks, where speakers are told apart.
+    pub(super) speaker: Option<u32>,
+    /// The language that words are said to be in, where several may be spoken.
+    pub(super) language: Option<&'static str>,
+}
+
+impl Wording {
+    pub(super) fn of(self, word: &Word) -> Value {
+        let mut told = json!({
+            "word": word.word, "start": word.start, "end": word.end, "confidence": word.confidence.unwrap_or_default(),
+        });
+        if self.punctuate {
+            told["punctuated_word"] = json!(word.word);
+        }
+        if let Some(speaker) = self.speaker {
+            told["speaker"] = json!(speaker);
+        }
+        if let Some(language) = self.language {
+            told["language"] = json!(language);
+        }
+        told
+    }
 }
 
 fn options(query: &Query) -> Result<Options, Problem> {
@@ -78,16 +102,18 @@ fn options(query: &Query) -> Result<Options, Problem> {
         endpointing,
         utterance_end: utterance_end.map(Duration::from_millis),
         interim_results,
-        punctuate: punctuate || smart_format,
         vad_events: query.flag("vad_events", false)?,
-        speaker: diarize.then_some(0),
-        told_language: (query.text("language") == Some("multi")).then_some("en"),
+        wording: Wording {
+            punctuate: punctuate || smart_format,
+            speaker: diarize.then_some(0),
+            language: (query.text("language") == Some("multi")).then_some("en"),
+        },
         channels: if multichannel { channels as usize } else { 1 },
         model,
     })
 }
 
-fn model(query: &Query) -> Result<String, Problem> {
+pub(super) fn model(query: &Query) -> Result<String, Problem> {
     let model = query.text("model").unwrap_or("general");
     if MODELS.iter().any(|known| model.starts_with(known)) {
         Ok(model.to_owned())
@@ -97,7 +123,7 @@ fn model(query: &Query) -> Result<String, Problem> {
     }
 }
 
-fn language(query: &Query) -> Result<(), Problem> {
+pub(super) fn language(query: &Query) -> Result<(), Problem> {
     let language = query.text("language").unwrap_or("en");
     let parts = || language.split('-');
     let known = parts().next().is_some_and(|primary| {
@@ -111,7 +137,7 @@ fn language(query: &Query) -> Result<(), Problem> {
     }
 }
 
-fn keyterms(query: &Query, model: &str) -> Result<(), Problem> {
+pub(super) fn keyterms(query: &Query, model: &str) -> Result<(), Problem> {
     let nova_3 = model.starts_with("nova-3");
     if query.has("keyterm") && !nova_3 {
         return Err("Keyterms are only supported with nova-3.".to_owned());
@@ -441,12 +467,12 @@ impl Stream {
         let words: Vec<_> = transcript
             .words
             .iter()
-            .map(|word| self.word(word))
+            .map(|word| self.options.wording.of(word))
             .collect();
         let mut alternative = json!({
             "transcript": transcript.text, "confidence": transcript.confidence.unwrap_or_default(), "words": words,
         });
-        if let Some(language) = self.options.told_language {
+        if let Some(language) = self.options.wording.language {
             alternative["languages"] = json!([language]);
         }
         json!({
@@ -459,22 +485,6 @@ impl Stream {
                 "model_info": {"name": self.options.model, "version": "2025-01-09.0", "arch": self.options.model},
             },
         })
-    }
-
-    fn word(&self, word: &Word) -> Value {
-        let mut told = json!({
-            "word": word.word, "start": word.start, "end": word.end, "confidence": word.confidence.unwrap_or_default(),
-        });
-        if self.options.punctuate {
-            told["punctuated_word"] = json!(word.word);
-        }
-        if let Some(speaker) = self.options.speaker {
-            told["speaker"] = json!(speaker);
-        }
-        if let Some(language) = self.options.told_language {
-            told["language"] = json!(language);
-        }
-        told
     }
 
     async fn sum_up(&mut self, socket: &Socket) -> Result<(), Gone> {
@@ -544,7 +554,7 @@ mod tests {
         let options = options(&Query::of(query)).unwrap();
         assert_eq!(options.endpointing, Some(Duration::from_millis(300)));
         assert_eq!(options.utterance_end, Some(Duration::from_secs(1)));
-        assert!(options.interim_results && options.punctuate && options.vad_events);
+        assert!(options.interim_results && options.wording.punctuate && options.vad_events);
         assert_eq!(
             options.format,
             AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_16000)

@@ -1,10 +1,12 @@
 //! Emulates Deepgram, as far as its own SDKs and our client use it: authentication and the wording of errors. Recognition is
-//! in [`listen`] and [`turns`], synthesis in [`speak`], the lists in [`models`].
+//! in [`listen`], [`prerecorded`] and [`turns`], synthesis in [`speak`] and [`speak_turns`], the lists in [`models`].
 
 mod listen;
 mod models;
+mod prerecorded;
 mod query;
 mod speak;
+mod speak_turns;
 mod turns;
 
 use actix_web::error::InternalError;
@@ -21,9 +23,17 @@ use super::{Direction, Emulation, Vendor};
 pub(super) fn routes(service: &mut web::ServiceConfig) {
     service
         .route("/v1/listen", web::get().to(listen::open))
+        .service(
+            web::resource("/v1/listen")
+                .guard(guard::Post())
+                .app_data(web::PayloadConfig::new(prerecorded::FILE_BYTES))
+                .to(prerecorded::answer),
+        )
         .route("/v2/listen", web::get().to(turns::open))
         .route("/v1/speak", web::get().to(speak::open))
         .route("/v1/speak", web::post().to(speak::answer))
+        .route("/v2/speak", web::get().to(speak_turns::open))
+        .route("/v2/speak", web::post().to(speak_turns::answer))
         .route(
             "/v1/models",
             // ElevenLabs has the same path.

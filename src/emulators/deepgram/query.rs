@@ -27,6 +27,11 @@ impl Query {
         pairs.map(|(_, value)| value.as_str())
     }
 
+    /// Every key.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
+    }
+
     /// Whether a key has a value.
     pub(super) fn has(&self, key: &str) -> bool {
         self.text(key).is_some()

@@ -38,10 +38,23 @@ const LONGEST: Duration = Duration::from_hours(1);
 const LINEAR_RATES: &[u32] = &[8_000, 16_000, 24_000, 32_000, 48_000];
 const COMPANDED_RATES: &[u32] = &[8_000, 16_000];
 
+/// Voices that are spoken with in the same way.
+pub(super) struct Family {
+    /// The voice that a query names and how fast it shall speak.
+    pub(super) voice: fn(&Query) -> Result<(String, f64), Problem>,
+    /// Rates of linear16.
+    pub(super) linear_rates: &'static [u32],
+}
+
+const AURA: Family = Family {
+    voice,
+    linear_rates: LINEAR_RATES,
+};
+
 /// What is to be said in which way.
-struct Wanted {
-    model: String,
-    saying: Saying,
+pub(super) struct Wanted {
+    pub(super) model: String,
+    pub(super) saying: Saying,
     /// Whether a header comes first, which says how long the sound is.
     wav: bool,
     content_type: String,
@@ -73,10 +86,13 @@ fn rate(query: &Query, rates: &[u32], default: u32) -> Result<SampleRate, Proble
 }
 
 /// What a socket can be asked for: headerless sound only.
-fn wanted_on_socket(query: &Query) -> Result<Wanted, Problem> {
-    let (model, speaking_rate) = voice(query)?;
+pub(super) fn wanted_on_socket(family: &Family, query: &Query) -> Result<Wanted, Problem> {
+    let (model, speaking_rate) = (family.voice)(query)?;
     let (encoding, rate) = match query.text("encoding").unwrap_or("linear16") {
-        "linear16" => (Encoding::Linear16, rate(query, LINEAR_RATES, 24_000)?),
+        "linear16" => (
+            Encoding::Linear16,
+            rate(query, family.linear_rates, 24_000)?,
+        ),
         "mulaw" => (Encoding::Mulaw, rate(query, COMPANDED_RATES, 8_000)?),
         "alaw" => (Encoding::Alaw, rate(query, COMPANDED_RATES, 8_000)?),
         other => return Err(format!("Unsupported encoding: {other}.")),
@@ -93,8 +109,8 @@ fn wanted_on_socket(query: &Query) -> Result<Wanted, Problem> {
 }
 
 /// What a request can be asked for. Of the vendor's formats, FLAC and AAC are not to be had here.
-fn wanted_by_request(query: &Query) -> Result<Wanted, Problem> {
-    let (model, speaking_rate) = voice(query)?;
+fn wanted_by_request(family: &Family, query: &Query) -> Result<Wanted, Problem> {
+    let (model, speaking_rate) = (family.voice)(query)?;
     let encoding = query.text("encoding").unwrap_or("mp3");
     let container = query.text("container");
     let wav = match (encoding, container) {
@@ -117,7 +133,7 @@ fn wanted_by_request(query: &Query) -> Result<Wanted, Problem> {
     let (encoding, rate, kind) = match encoding {
         "linear16" => (
             Encoding::Linear16,
-            rate(query, LINEAR_RATES, 24_000)?,
+            rate(query, family.linear_rates, 24_000)?,
             "audio/l16",
         ),
         "mulaw" => (
@@ -157,7 +173,7 @@ fn wanted_by_request(query: &Query) -> Result<Wanted, Problem> {
 }
 
 /// A text as it is spoken: of a pronunciation in it, the word. That there was one is noted.
-fn spoken(text: &str, visit: &Visit) -> String {
+pub(super) fn spoken(text: &str, visit: &Visit) -> String {
     #[derive(Deserialize)]
     struct Pronunciation {
         word: String,
@@ -185,13 +201,23 @@ pub(super) async fn answer(
     body: Bytes,
     emulation: web::Data<Emulation>,
 ) -> Result<HttpResponse, actix_web::Error> {
+    say_whole(&AURA, &request, &body, &emulation).await
+}
+
+/// The same by any family.
+pub(super) async fn say_whole(
+    family: &Family,
+    request: &HttpRequest,
+    body: &Bytes,
+    emulation: &web::Data<Emulation>,
+) -> Result<HttpResponse, actix_web::Error> {
     #[derive(Deserialize)]
     struct Body {
         text: String,
     }
-    let visit = admitted(&request, &emulation, Direction::Tts)?;
+    let visit = admitted(request, emulation, Direction::Tts)?;
     visit.received(body.len());
-    let body: Result<Body, _> = serde_json::from_slice(&body);
+    let body: Result<Body, _> = serde_json::from_slice(body);
     let text = body.map(|body| body.text).map_err(|error| {
         let problem = format!("Failed to deserialize JSON payload: {error}.");
         bad_request(&visit, &problem)
@@ -205,7 +231,7 @@ pub(super) async fn answer(
         let problem = format!("Input text exceeds maximum character limit of {MAX_CHARS}.");
         return Err(failure(response, &visit, "Input Text Too Long", &problem));
     }
-    let wanted = wanted_by_request(&Query::of(request.query_string()));
+    let wanted = wanted_by_request(family, &Query::of(request.query_string()));
     let wanted = wanted.map_err(|problem| bad_request(&visit, &problem))?;
     let speech = visit.say(&spoken(&text, &visit), &wanted.saying);
     let speech = speech.map_err(|error| bad_request(&visit, &error.to_string()))?;
@@ -253,7 +279,7 @@ pub(super) async fn open(
     emulation: web::Data<Emulation>,
 ) -> Result<HttpResponse, actix_web::Error> {
     let visit = admitted(&request, &emulation, Direction::Tts)?;
-    let wanted = wanted_on_socket(&Query::of(request.query_string()));
+    let wanted = wanted_on_socket(&AURA, &Query::of(request.query_string()));
     let wanted = wanted.map_err(|problem| bad_request(&visit, &problem))?;
     let request_id = visit.request_id();
     let mut response = accept(&request, payload, visit, async move |socket| {
@@ -278,7 +304,7 @@ enum Command {
 }
 
 /// Why a socket is over: the client has gone, or it is closed with this.
-enum End {
+pub(super) enum End {
     Gone,
     Close(u16, &'static str),
 }
@@ -447,7 +473,7 @@ impl Speaker {
 }
 
 /// The next piece; never where nothing is being said.
-async fn next(speech: Option<&mut Speech>) -> Option<Result<Piece, EngineError>> {
+pub(super) async fn next(speech: Option<&mut Speech>) -> Option<Result<Piece, EngineError>> {
     match speech {
         Some(speech) => speech.next().await,
         None => std::future::pending().await,
@@ -469,7 +495,10 @@ mod tests {
             "model=aura-asteria-en&speed=1.2",
             "model=aura-2-thalia-en&speed=2",
         ] {
-            assert!(wanted_on_socket(&Query::of(query)).is_err(), "{query}");
+            assert!(
+                wanted_on_socket(&AURA, &Query::of(query)).is_err(),
+                "{query}"
+            );
         }
         for query in [
             "encoding=mp3&sample_rate=22050",
@@ -477,7 +506,10 @@ mod tests {
             "encoding=linear16&container=ogg",
             "encoding=linear16&sample_rate=22050",
         ] {
-            assert!(wanted_by_request(&Query::of(query)).is_err(), "{query}");
+            assert!(
+                wanted_by_request(&AURA, &Query::of(query)).is_err(),
+                "{query}"
+            );
         }
     }
 
@@ -494,7 +526,7 @@ mod tests {
             ("encoding=alaw", "audio/wav"),
             ("encoding=opus", "audio/ogg;codecs=opus"),
         ] {
-            let wanted = wanted_by_request(&Query::of(query)).unwrap();
+            let wanted = wanted_by_request(&AURA, &Query::of(query)).unwrap();
             assert_eq!(wanted.content_type, content_type, "{query}");
         }
     }

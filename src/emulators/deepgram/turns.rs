@@ -19,13 +19,35 @@ use vivavoce_seams::{Transcript, Word};
 
 const MODELS: &[&str] = &["flux-general-en", "flux-general-multi"];
 const MULTILINGUAL: &str = "flux-general-multi";
-/// The silence after which this model takes a turn for ended.
+/// The silence after which this model takes a turn for ended, and how sure it is then.
 const END_OF_TURN: Duration = Duration::from_millis(400);
+const SURE: f64 = 0.9;
+/// It tells what it hears as often as this, of sound.
+const UPDATES: Duration = Duration::from_millis(250);
 
 struct Options {
     format: AudioFormat,
     eager: bool,
+    thresholds: Thresholds,
     languages: bool,
+}
+
+/// When a turn ends.
+#[derive(Clone, Copy)]
+struct Thresholds {
+    /// How sure the model must be.
+    confidence: f64,
+    /// The silence after which it ends anyway.
+    timeout: Duration,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self {
+            confidence: 0.7,
+            timeout: Duration::from_secs(5),
+        }
+    }
 }
 
 fn options(query: &Query) -> Result<Options, Problem> {
@@ -47,10 +69,15 @@ fn options(query: &Query) -> Result<Options, Problem> {
     if query.has("language_hint") && model != MULTILINGUAL {
         return Err("language_hint requires flux-general-multi.".to_owned());
     }
-    query.number("eot_threshold", 0.5, 1.0)?;
-    query.number("eot_timeout_ms", 500, 60_000)?;
+    let usual = Thresholds::default();
+    let confidence = query.number("eot_threshold", 0.5, 1.0)?;
+    let timeout = query.number("eot_timeout_ms", 500, 60_000)?;
     Ok(Options {
         format: format(query, 1)?,
+        thresholds: Thresholds {
+            confidence: confidence.unwrap_or(usual.confidence),
+            timeout: timeout.map_or(usual.timeout, Duration::from_millis),
+        },
         eager: query.number("eager_eot_threshold", 0.3, 0.9)?.is_some(),
         languages: model == MULTILINGUAL,
     })
@@ -107,13 +134,58 @@ struct Stream {
     limit: Timer,
     sequence: u64,
     turn: u64,
-    /// Whether somebody speaks.
-    speaking: bool,
+    state: State,
     /// Seconds at which the turn begins.
     began: f64,
     /// Finals of the turn.
-    words: Vec<Word>,
+    said: Said,
+    /// What else was heard of it, which may change.
+    partial: Said,
+    /// Up to where something was heard.
+    heard_until: Duration,
+    /// Up to where the client was told something.
+    told_until: Duration,
     finished: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nobody speaks.
+    Quiet,
+    /// A turn has begun.
+    Speaking,
+    /// The client was told that the turn may have ended.
+    EagerlyEnded,
+    /// Its end was asked for, because it was silent for so long.
+    TimedOut,
+}
+
+/// A text and its words.
+#[derive(Clone, Default)]
+struct Said {
+    text: String,
+    words: Vec<Word>,
+}
+
+impl Said {
+    fn of(transcript: Transcript) -> Self {
+        Self {
+            text: transcript.text,
+            words: transcript.words,
+        }
+    }
+
+    fn and(&self, more: &Self) -> Self {
+        let space = if self.text.is_empty() || more.text.is_empty() {
+            ""
+        } else {
+            " "
+        };
+        Self {
+            text: format!("{}{space}{}", self.text, more.text),
+            words: [&self.words[..], &more.words].concat(),
+        }
+    }
 }
 
 impl Stream {
@@ -126,9 +198,12 @@ impl Stream {
             recogniser,
             sequence: 0,
             turn: 0,
-            speaking: false,
+            state: State::Quiet,
             began: 0.0,
-            words: Vec::new(),
+            said: Said::default(),
+            partial: Said::default(),
+            heard_until: Duration::ZERO,
+            told_until: Duration::ZERO,
             finished: false,
         }
     }
@@ -136,7 +211,21 @@ impl Stream {
     async fn run(&mut self, socket: &mut Socket) -> Result<(), Gone> {
         self.send(json!({"type": "Connected"}), socket).await?;
         loop {
+            // What was heard comes first: where there was silence, it is known before more sound is taken.
             tokio::select! {
+                biased;
+                heard = self.recogniser.next() => match heard {
+                    Some(Ok(heard)) => self.heard(heard, socket).await?,
+                    Some(Err(error)) => return self.fail(&error, socket).await,
+                    None => {
+                        if !self.said.text.is_empty() {
+                            let all = self.recogniser.position();
+                            self.end_of_turn("model", all, socket).await?;
+                        }
+                        socket.close(1000, "").await;
+                        return Ok(());
+                    }
+                },
                 message = socket.recv() => match message {
                     None | Some(Message::Close { .. }) => return Err(Gone),
                     Some(_) if self.finished => {}
@@ -145,6 +234,7 @@ impl Stream {
                         if let Err(error) = self.recogniser.push(&sound).await {
                             return self.fail(&error, socket).await;
                         }
+                        self.pass(socket).await?;
                     }
                     Some(Message::Text(text)) => match serde_json::from_str(&text) {
                         Ok(command) => self.command(command, socket).await?,
@@ -153,18 +243,6 @@ impl Stream {
                             return self.fatal("MESSAGE-0000", &words, (1008, "MESSAGE-0000"), socket).await;
                         }
                     },
-                },
-                heard = self.recogniser.next() => match heard {
-                    Some(Ok(heard)) => self.heard(heard, socket).await?,
-                    Some(Err(error)) => return self.fail(&error, socket).await,
-                    None => {
-                        if !self.words.is_empty() {
-                            let all = self.recogniser.position();
-                            self.end_of_turn("model", all, socket).await?;
-                        }
-                        socket.close(1000, "").await;
-                        return Ok(());
-                    }
                 },
                 () = self.idle.expired(), if !self.finished => {
                     return self.fatal("NET-0001", "no audio was received", (1011, "NET-0001"), socket).await;
@@ -192,6 +270,7 @@ impl Stream {
                 keyterms,
                 language_hints,
             } => {
+                self.configure(&thresholds);
                 let answer = json!({
                     "type": "ConfigureSuccess", "thresholds": thresholds, "keyterms": keyterms, "language_hints": language_hints,
                 });
@@ -200,44 +279,94 @@ impl Stream {
         }
     }
 
+    /// Takes the thresholds that are within their bounds.
+    fn configure(&mut self, wanted: &Value) {
+        let known = &mut self.options.thresholds;
+        let confidence = wanted["eot_threshold"].as_f64();
+        if let Some(confidence) = confidence.filter(|sure| (0.5..=1.0).contains(sure)) {
+            known.confidence = confidence;
+        }
+        let timeout = wanted["eot_timeout_ms"].as_u64();
+        if let Some(timeout) = timeout.filter(|ms| (500..=60_000).contains(ms)) {
+            known.timeout = Duration::from_millis(timeout);
+        }
+    }
+
+    /// What is due by now, as sound goes by: news of the turn, or its end in silence.
+    async fn pass(&mut self, socket: &Socket) -> Result<(), Gone> {
+        if matches!(self.state, State::Quiet | State::TimedOut) {
+            return Ok(());
+        }
+        let position = self.recogniser.position();
+        let silence = position.saturating_sub(self.heard_until);
+        if silence >= self.options.thresholds.timeout {
+            self.state = State::TimedOut;
+            self.recogniser.finalize().await;
+        } else if position.saturating_sub(self.told_until) >= UPDATES {
+            self.update(socket).await?;
+        }
+        Ok(())
+    }
+
     async fn heard(&mut self, heard: Heard, socket: &Socket) -> Result<(), Gone> {
         match heard {
-            Heard::SpeechStarted { .. } => self.begin(socket).await,
+            Heard::SpeechStarted { .. } => {
+                self.heard_until = self.recogniser.position();
+                self.begin(socket).await
+            }
             Heard::Partial(segment) => {
                 self.begin(socket).await?;
-                let said = [&self.words[..], &segment.words].concat();
-                self.update(&said, socket).await
+                self.heard_until = self.recogniser.position();
+                self.partial = Said::of(segment);
+                self.update(socket).await
             }
-            Heard::Final(Transcript { words, .. }) => {
+            Heard::Final(segment) => {
                 self.begin(socket).await?;
-                self.words.extend(words);
-                let said = self.words.clone();
-                self.update(&said, socket).await
+                let end = segment.words.last().map(|word| word.end);
+                let end = end.and_then(|end| Duration::try_from_secs_f64(end).ok());
+                self.heard_until = end.unwrap_or_else(|| self.recogniser.position());
+                self.said = self.said.and(&Said::of(segment));
+                self.partial = Said::default();
+                self.update(socket).await
             }
-            Heard::EndOfSpeech { at } => {
-                if self.options.eager && !self.words.is_empty() {
-                    let turn = self.turn_info("EagerEndOfTurn", &self.words, 0.6);
+            Heard::EndOfSpeech { at } if self.state != State::Quiet => {
+                let waits = self.state != State::TimedOut;
+                if waits && self.options.eager && !self.said.text.is_empty() {
+                    self.state = State::EagerlyEnded;
+                    let turn = self.turn_info("EagerEndOfTurn", &self.said, 0.6);
                     self.send(turn, socket).await?;
                 }
-                self.end_of_turn("model", at, socket).await
+                if self.options.thresholds.confidence <= SURE {
+                    self.end_of_turn("model", at, socket).await?;
+                }
+                Ok(())
             }
-            Heard::Finalized { at } if self.speaking => {
-                self.end_of_turn("manual", at, socket).await
+            Heard::Finalized { at } if self.state != State::Quiet => {
+                let trigger = if self.state == State::TimedOut {
+                    "timeout"
+                } else {
+                    "manual"
+                };
+                self.end_of_turn(trigger, at, socket).await
             }
-            Heard::Finalized { .. } => Ok(()),
+            Heard::EndOfSpeech { .. } | Heard::Finalized { .. } => Ok(()),
         }
     }
 
     async fn begin(&mut self, socket: &Socket) -> Result<(), Gone> {
-        if std::mem::replace(&mut self.speaking, true) {
-            return Ok(());
-        }
-        let turn = self.turn_info("StartOfTurn", &[], 0.0);
+        let event = match self.state {
+            State::Quiet => "StartOfTurn",
+            State::EagerlyEnded => "TurnResumed",
+            State::Speaking | State::TimedOut => return Ok(()),
+        };
+        self.state = State::Speaking;
+        let turn = self.turn_info(event, &self.said, 0.0);
         self.send(turn, socket).await
     }
 
-    async fn update(&mut self, words: &[Word], socket: &Socket) -> Result<(), Gone> {
-        let turn = self.turn_info("Update", words, 0.1);
+    async fn update(&mut self, socket: &Socket) -> Result<(), Gone> {
+        self.told_until = self.recogniser.position();
+        let turn = self.turn_info("Update", &self.said.and(&self.partial), 0.1);
         self.send(turn, socket).await
     }
 
@@ -248,32 +377,29 @@ impl Stream {
         at: Duration,
         socket: &Socket,
     ) -> Result<(), Gone> {
-        let mut turn = self.turn_info("EndOfTurn", &self.words, 0.9);
+        let mut turn = self.turn_info("EndOfTurn", &self.said, SURE);
         turn["trigger"] = json!(trigger);
         turn["audio_window_end"] = json!(at.as_secs_f64());
-        self.speaking = false;
-        self.words.clear();
+        self.state = State::Quiet;
+        self.said = Said::default();
+        self.partial = Said::default();
         self.turn += 1;
         self.began = at.as_secs_f64();
         self.send(turn, socket).await
     }
 
-    fn turn_info(&self, event: &str, words: &[Word], confidence: f64) -> Value {
-        let texts: Vec<_> = words.iter().map(|word| word.word.as_str()).collect();
-        let told: Vec<_> = words
-            .iter()
-            .map(|word| {
-                json!({
-                    "word": word.word, "confidence": word.confidence.unwrap_or_default(), "start": word.start, "end": word.end,
-                })
+    fn turn_info(&self, event: &str, said: &Said, confidence: f64) -> Value {
+        let words = said.words.iter().map(|word| {
+            json!({
+                "word": word.word, "confidence": word.confidence.unwrap_or_default(), "start": word.start, "end": word.end,
             })
-            .collect();
+        });
         let mut turn = json!({
             "type": "TurnInfo", "event": event, "turn_index": self.turn, "audio_window_start": self.began,
-            "audio_window_end": self.recogniser.position().as_secs_f64(), "transcript": texts.join(" "), "words": told,
-            "end_of_turn_confidence": confidence,
+            "audio_window_end": self.recogniser.position().as_secs_f64(), "transcript": said.text,
+            "words": words.collect::<Vec<_>>(), "end_of_turn_confidence": confidence,
         });
-        if self.options.languages && !words.is_empty() {
+        if self.options.languages && !said.text.is_empty() {
             turn["languages"] = json!(["en"]);
         }
         turn

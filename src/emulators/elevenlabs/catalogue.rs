@@ -52,7 +52,7 @@ const STOCK: [[&str; 6]; 5] = [
 ];
 /// Voices that the account has made itself: so many that they fill more than a page.
 const OWN: usize = 120;
-/// Id, characters at once, whether it speaks on the sockets.
+/// Id, characters at once, whether it speaks on the sockets; the others speak dialogue.
 const MODELS: [(&str, usize, bool); 9] = [
     ("eleven_flash_v2_5", 40_000, true),
     ("eleven_turbo_v2_5", 40_000, true),
@@ -84,6 +84,17 @@ pub(super) fn speaks_on_sockets(model: &str) -> Result<(), Problem> {
     Err(Problem::invalid(format!(
         "Model {model} is not supported on this websocket"
     )))
+}
+
+/// Whether a model speaks dialogue.
+pub(super) fn speaks_dialogue(model: &str) -> Result<(), Problem> {
+    let (_, _, on_sockets) = known(model)?;
+    if on_sockets {
+        return Err(Problem::invalid(format!(
+            "Model {model} does not support text to dialogue"
+        )));
+    }
+    Ok(())
 }
 
 fn known(model: &str) -> Result<(&'static str, usize, bool), Problem> {

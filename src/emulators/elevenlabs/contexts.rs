@@ -21,10 +21,19 @@ const MOST_CONTEXTS: usize = 5;
 /// Characters that a context may keep to be said.
 const MOST_TEXT: usize = 1 << 20;
 
-/// What a context has to tell: a piece of sound with its alignments, or that it has ended.
+/// What a context has to tell.
 pub(super) struct Said {
     pub(super) context_id: String,
-    pub(super) piece: Option<(String, [Value; 2])>,
+    pub(super) told: Told,
+}
+
+pub(super) enum Told {
+    /// A piece of sound with its alignments.
+    Sound(String, [Value; 2]),
+    /// That there is no more sound of the text that was flushed.
+    Generated,
+    /// That it has ended.
+    Ended,
 }
 
 /// The contexts of a socket.
@@ -41,6 +50,11 @@ impl Contexts {
         self.0
             .iter_mut()
             .find(|context| context.id == id && !context.closing)
+    }
+
+    /// Whether there is one of this name, be it closing.
+    pub(super) fn has(&self, id: &str) -> bool {
+        self.0.iter().any(|context| context.id == id)
     }
 
     pub(super) fn add(&mut self, context: Context) -> Result<(), Problem> {
@@ -78,7 +92,7 @@ impl Contexts {
         let (said, _, others) = select_all(busy).await;
         drop(others);
         let said = said?;
-        if said.piece.is_none() {
+        if matches!(said.told, Told::Ended) {
             let ended = self
                 .0
                 .iter()
@@ -192,23 +206,22 @@ impl Context {
     /// What it tells next; not to be asked when there is nothing to say and it is not closing.
     async fn next(&mut self) -> Result<Said, Problem> {
         let context_id = self.id.clone();
-        while let Some(speech) = &mut self.speech {
-            match speech.next().await {
+        let told = match &mut self.speech {
+            Some(speech) => match speech.next().await {
                 Some(Ok(piece)) => {
-                    let piece = Some(self.told(&piece));
-                    return Ok(Said { context_id, piece });
+                    let (audio, alignment) = self.told(&piece);
+                    Told::Sound(audio, alignment)
                 }
                 Some(Err(error)) => return Err(Problem::failed(&error)),
-                None => self.begin()?,
-            }
-        }
-        if self.closing {
-            return Ok(Said {
-                context_id,
-                piece: None,
-            });
-        }
-        pending().await
+                None => {
+                    self.begin()?;
+                    Told::Generated
+                }
+            },
+            None if self.closing => Told::Ended,
+            None => pending().await,
+        };
+        Ok(Said { context_id, told })
     }
 
     fn told(&mut self, piece: &Piece) -> (String, [Value; 2]) {

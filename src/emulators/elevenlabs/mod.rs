@@ -1,11 +1,14 @@
-//! Emulates ElevenLabs, as far as its own SDKs and our client use it: recognition over the realtime WebSocket, synthesis
-//! over both WebSockets and HTTP, lists of voices and models. This file has what they share: keys, formats and errors.
+//! Emulates ElevenLabs, as far as its own SDKs and our client use it: recognition over the realtime WebSocket and of whole
+//! files, synthesis of texts and dialogues over WebSockets and HTTP, lists of voices and models. This file has what they
+//! share: keys, formats and errors.
 
 mod alignment;
 mod catalogue;
 mod contexts;
+mod dialogue;
 mod http;
 mod scribe;
+mod transcribe;
 mod tts;
 
 use actix_web::http::StatusCode;
@@ -24,6 +27,16 @@ pub(super) fn routes(service: &mut web::ServiceConfig) {
         .route(
             "/v1/speech-to-text/realtime",
             web::get().to(scribe::realtime),
+        )
+        .route("/v1/speech-to-text", web::post().to(transcribe::answer))
+        .route(
+            "/v1/text-to-dialogue/multi-stream-input",
+            web::get().to(dialogue::multi),
+        )
+        .route("/v1/text-to-dialogue", web::post().to(http::whole_dialogue))
+        .route(
+            "/v1/text-to-dialogue/stream",
+            web::post().to(http::stream_dialogue),
         )
         .route(&at("/stream-input"), web::get().to(tts::single))
         .route(&at("/multi-stream-input"), web::get().to(tts::multi))

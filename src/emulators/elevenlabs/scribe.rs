@@ -363,7 +363,7 @@ fn joined(before: &str, after: &str) -> String {
 }
 
 /// Words and the spaces between them.
-fn timed(words: &[Word]) -> Vec<Value> {
+pub(super) fn timed(words: &[Word]) -> Vec<Value> {
     let mut told: Vec<Value> = Vec::with_capacity(2 * words.len());
     for word in words {
         if let Some(end) = told.last().map(|last| last["end"].clone()) {

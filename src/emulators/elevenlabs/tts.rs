@@ -6,7 +6,7 @@ use std::time::Duration;
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde_json::{Value, json};
 
-use super::contexts::{Context, Contexts, Said};
+use super::contexts::{Context, Contexts, Said, Told};
 use super::{Problem, by_key, catalogue, check_voice, key, output_format, query, refused, speed};
 use crate::socket::{Message, Socket, accept};
 use crate::{Direction, Emulation, Vendor};
@@ -21,7 +21,8 @@ pub(super) struct Asked {
     pub(super) auto_mode: bool,
     /// Whether each message tells its characters.
     pub(super) sync_alignment: bool,
-    patience: Duration,
+    /// How long a client may send nothing.
+    pub(super) patience: Duration,
 }
 
 /// `GET …/stream-input`.
@@ -137,7 +138,9 @@ impl Speaking {
                     }
                 }
                 said = self.contexts.next() => {
-                    if socket.send_json(&self.told(said?)).await.is_err() {
+                    if let Some(message) = self.told(said?)
+                        && socket.send_json(&message).await.is_err()
+                    {
                         return Ok(());
                     }
                 }
@@ -151,19 +154,20 @@ impl Speaking {
         }
     }
 
-    fn told(&self, said: Said) -> Value {
-        let mut message = match said.piece {
-            Some((audio, [alignment, normalized])) => json!({
+    fn told(&self, said: Said) -> Option<Value> {
+        let mut message = match said.told {
+            Told::Sound(audio, [alignment, normalized]) => json!({
                 "audio": audio, "isFinal": null, "alignment": alignment, "normalizedAlignment": normalized,
             }),
-            None => {
+            Told::Generated => return None,
+            Told::Ended => {
                 json!({"audio": null, "isFinal": true, "alignment": null, "normalizedAlignment": null})
             }
         };
         if self.many {
             message["contextId"] = json!(said.context_id);
         }
-        message
+        Some(message)
     }
 
     fn take(&mut self, text: &str, socket: &Socket) -> Result<(), Problem> {

@@ -3,6 +3,7 @@
 
 mod account;
 mod link;
+mod messages;
 mod refusals;
 mod rest;
 mod stt;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -24,7 +26,13 @@ use tonic::server::Grpc;
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use self::link::Link;
+use self::link::{Answers, Link};
+use self::messages::{
+    RECOGNIZE, RECOGNIZE_V1, RecognizeRequest, RecognizeRequestV1, RecognizeResponse,
+    RecognizeResponseV1, STREAMING_RECOGNIZE_V1, StreamingRecognizeRequestV1,
+    StreamingRecognizeResponseV1,
+};
+use self::stt::Version;
 use super::visit::{Visit, credential};
 use super::{Direction, Emulation, Vendor};
 use vivavoce_providers::google::wire::{
@@ -114,13 +122,36 @@ impl Caller {
     async fn answer(self, request: http::Request<Incoming>) -> http::Response<Body> {
         match request.uri().path() {
             STREAMING_RECOGNIZE => {
-                let call = tower::service_fn(move |request| {
-                    let caller = self.clone();
-                    async move { caller.recognise(request) }
-                });
-                Grpc::new(ProstCodec::default())
-                    .streaming(call, request)
-                    .await
+                self.recognise::<stt::Question, stt::Answer>(
+                    Version::V2,
+                    STREAMING_RECOGNIZE,
+                    request,
+                )
+                .await
+            }
+            STREAMING_RECOGNIZE_V1 => {
+                self.recognise::<StreamingRecognizeRequestV1, StreamingRecognizeResponseV1>(
+                    Version::V1,
+                    STREAMING_RECOGNIZE_V1,
+                    request,
+                )
+                .await
+            }
+            RECOGNIZE => {
+                self.recognise_whole::<RecognizeRequest, RecognizeResponse>(
+                    Version::V2,
+                    RECOGNIZE,
+                    request,
+                )
+                .await
+            }
+            RECOGNIZE_V1 => {
+                self.recognise_whole::<RecognizeRequestV1, RecognizeResponseV1>(
+                    Version::V1,
+                    RECOGNIZE_V1,
+                    request,
+                )
+                .await
             }
             STREAMING_SYNTHESIZE => {
                 let call = tower::service_fn(move |request| {
@@ -153,7 +184,17 @@ impl Caller {
                 });
                 Grpc::new(ProstCodec::default()).unary(call, request).await
             }
-            _ => Status::unimplemented("Method not found.").into_http(),
+            method => {
+                let headers = headers(request.headers());
+                self.emulation.unanswered(
+                    Some(Vendor::Google),
+                    method,
+                    "",
+                    headers,
+                    "no such method",
+                );
+                Status::unimplemented("Method not found.").into_http()
+            }
         }
     }
 
@@ -165,11 +206,7 @@ impl Caller {
         method: &str,
     ) -> Result<Visit, Status> {
         let metadata = request.metadata();
-        let headers = metadata.as_ref();
-        let headers = headers.iter().map(|(name, value)| {
-            let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
-            (name.as_str(), value)
-        });
+        let headers = headers(metadata.as_ref());
         let visit = self
             .emulation
             .visit_by(Vendor::Google, direction, method, headers);
@@ -181,15 +218,59 @@ impl Caller {
         }
     }
 
-    fn recognise(
-        &self,
-        request: Request<Streaming<stt::Question>>,
-    ) -> Result<Response<ReceiverStream<Result<stt::Answer, Status>>>, Status> {
-        let visit = self.admit(&request, Direction::Stt, STREAMING_RECOGNIZE)?;
-        let answers = self.link.stream(&visit, |answers| {
-            stt::converse(visit.clone(), request.into_inner(), answers)
+    /// Hears a stream.
+    async fn recognise<Q, A>(
+        self,
+        version: Version,
+        method: &'static str,
+        request: http::Request<Incoming>,
+    ) -> http::Response<Body>
+    where
+        Q: Message + Default + Into<stt::Question> + 'static,
+        A: Message + Default + From<stt::Answer> + 'static,
+    {
+        let call = tower::service_fn(move |request: Request<Streaming<Q>>| {
+            let caller = self.clone();
+            async move {
+                let visit = caller.admit(&request, Direction::Stt, method)?;
+                let answers = caller.link.stream(&visit, |answers: Answers<A>| {
+                    stt::converse(version, visit.clone(), request.into_inner(), answers)
+                });
+                Ok::<_, Status>(Response::new(answers))
+            }
         });
-        Ok(Response::new(answers))
+        let codec: ProstCodec<A, Q> = ProstCodec::default();
+        Grpc::new(codec)
+            .max_decoding_message_size(stt::MAX_REQUEST_BYTES)
+            .streaming(call, request)
+            .await
+    }
+
+    /// Hears a whole file.
+    async fn recognise_whole<Q, A>(
+        self,
+        version: Version,
+        method: &'static str,
+        request: http::Request<Incoming>,
+    ) -> http::Response<Body>
+    where
+        Q: Message + Default + Into<RecognizeRequest> + 'static,
+        A: Message + Default + From<RecognizeResponse> + 'static,
+    {
+        let call = tower::service_fn(move |request: Request<Q>| {
+            let caller = self.clone();
+            async move {
+                let visit = caller.admit(&request, Direction::Stt, method)?;
+                let heard = stt::whole(version, &visit, request.into_inner().into());
+                let heard = async { heard.await.map(A::from) };
+                caller.link.whole(&visit, heard).await
+            }
+        });
+        let codec: ProstCodec<A, Q> = ProstCodec::default();
+        Grpc::new(codec)
+            .max_decoding_message_size(stt::MAX_REQUEST_BYTES)
+            .unary(call, request)
+            .await
     }
 
     fn synthesise(
@@ -202,6 +283,14 @@ impl Caller {
         });
         Ok(Response::new(answers))
     }
+}
+
+/// The headers of a call, as they are recorded.
+fn headers(headers: &http::HeaderMap) -> impl Iterator<Item = (&str, String)> {
+    headers.iter().map(|(name, value)| {
+        let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+        (name.as_str(), value)
+    })
 }
 
 /// The token or the API key of a call.

@@ -1,14 +1,17 @@
-//! `StreamingRecognize` of Speech-to-Text v2: its validation, its limits and its results.
+//! Recognition of streams and of whole files by Speech-to-Text v2 and v1: its validation, its limits and its results. The
+//! versions differ in models, limits and the wording of errors; messages of v1 come and go as those of v2.
 
 use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
+use prost::Message;
 use tonic::{Status, Streaming};
 
 use super::link::Answers;
+use super::messages::{RecognizeRequest, RecognizeResponse, SpeechRecognitionResult};
 use crate::clock::Timer;
-use crate::engine::{Heard, Listening, Recogniser};
+use crate::engine::{EngineError, Heard, Listening, Recogniser, announced};
 use crate::visit::Visit;
 use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
 use vivavoce_providers::google::wire::speech::{
@@ -22,13 +25,29 @@ use vivavoce_seams::Transcript;
 pub(super) type Question = StreamingRecognizeRequest;
 pub(super) type Answer = StreamingRecognizeResponse;
 
-/// The most bytes of sound in a message.
+/// The most bytes of sound in a message of v2.
 const MAX_CHUNK_BYTES: usize = 25_600;
-/// How long a client may send nothing: the shortest that was reported.
-const IDLE: Duration = Duration::from_secs(5);
-/// How long a stream may last.
-const LONGEST: Duration = Duration::from_mins(5);
-/// Models, and whether each is everywhere.
+/// The most bytes of a message.
+pub(super) const MAX_REQUEST_BYTES: usize = 10 << 20;
+/// How long a file may last that is sent as one message.
+const LONGEST_FILE: Duration = Duration::from_mins(1);
+/// Languages of v1 beside the first.
+const MAX_ALTERNATIVES: usize = 3;
+/// Models of v1.
+const MODELS_V1: &[&str] = &[
+    "",
+    "default",
+    "latest_long",
+    "latest_short",
+    "command_and_search",
+    "phone_call",
+    "video",
+    "telephony",
+    "telephony_short",
+    "medical_conversation",
+    "medical_dictation",
+];
+/// Models of v2, and whether each is everywhere.
 const MODELS: &[(&str, bool)] = &[
     ("chirp_3", false),
     ("chirp_2", false),
@@ -46,14 +65,73 @@ const SHORT: i32 = 3;
 const MALORDERED: &str =
     "Malordered Data Received. Send exactly one config, followed by audio data.";
 
-/// Answers one call.
-pub(super) async fn converse(
+/// Which interface a client speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    V1,
+    V2,
+}
+
+impl Version {
+    /// How long a client may send nothing: the shortest that was reported.
+    const fn patience(self) -> Duration {
+        match self {
+            Self::V1 => Duration::from_secs(10),
+            Self::V2 => Duration::from_secs(5),
+        }
+    }
+
+    fn impatient(self) -> Status {
+        match self {
+            Self::V1 => Status::out_of_range(
+                "Audio Timeout Error: Long duration elapsed without audio. Audio should be sent close to real time.",
+            ),
+            Self::V2 => {
+                Status::aborted("Stream timed out after receiving no more client requests.")
+            }
+        }
+    }
+
+    /// How long a stream may last.
+    const fn longest(self) -> Duration {
+        match self {
+            Self::V1 => Duration::from_secs(305),
+            Self::V2 => Duration::from_mins(5),
+        }
+    }
+
+    fn too_long(self) -> Status {
+        match self {
+            Self::V1 => {
+                Status::out_of_range("Exceeded maximum allowed stream duration of 305 seconds.")
+            }
+            Self::V2 => Status::aborted("Max duration of 5 minutes reached for stream."),
+        }
+    }
+
+    fn file_too_long(self) -> Status {
+        Status::invalid_argument(match self {
+            Self::V1 => {
+                "Sync input too long. For audio longer than 1 min use LongRunningRecognize with a 'uri' parameter."
+            }
+            Self::V2 => "Audio can be of a maximum of 60 seconds.",
+        })
+    }
+}
+
+/// Answers one stream.
+pub(super) async fn converse<Q, A>(
+    version: Version,
     visit: Visit,
-    questions: Streaming<Question>,
-    answers: Answers<Answer>,
-) {
+    questions: Streaming<Q>,
+    answers: Answers<A>,
+) where
+    Q: Message + Into<Question>,
+    A: From<Answer>,
+{
     let client = Client {
-        idle: visit.timer(IDLE),
+        version,
+        idle: visit.timer(version.patience()),
         visit,
         questions,
     };
@@ -63,13 +141,68 @@ pub(super) async fn converse(
     }
 }
 
-struct Client {
+/// Answers a whole file.
+pub(super) async fn whole(
+    version: Version,
+    visit: &Visit,
+    question: RecognizeRequest,
+) -> Result<RecognizeResponse, Status> {
+    visit.received(question.encoded_len());
+    let RecognizeRequest {
+        config,
+        recognizer,
+        content,
+        uri,
+    } = question;
+    visit.asked(format!("{config:?}"));
+    let config =
+        config.ok_or_else(|| Status::invalid_argument("Invalid value for config: must be set."))?;
+    let wishes = Wishes::new(version, &recognizer, &config, None)?;
+    if !uri.is_empty() {
+        return Err(Status::not_found("Requested entity was not found."));
+    }
+    if content.is_empty() {
+        return Err(Status::invalid_argument("RecognitionAudio not set."));
+    }
+    let heard = visit.hear(wishes.format(&content)?, &content).await;
+    let heard = heard.map_err(|error| undecodable(&error))?;
+    if heard.duration > LONGEST_FILE {
+        return Err(version.file_too_long());
+    }
+    let results = heard.parts.iter().enumerate().map(|(index, part)| {
+        let result = wishes.last(part, index > 0);
+        SpeechRecognitionResult {
+            alternatives: result.alternatives,
+            result_end_offset: result.result_end_offset,
+            language_code: result.language_code,
+        }
+    });
+    Ok(RecognizeResponse {
+        results: results.collect(),
+        metadata: Some(RecognitionResponseMetadata {
+            request_id: visit.request_id().to_string(),
+            // Every second that was begun.
+            total_billed_duration: Some(
+                Duration::from_secs(heard.duration.as_millis().div_ceil(1_000) as u64).into(),
+            ),
+        }),
+    })
+}
+
+fn undecodable(error: &EngineError) -> Status {
+    Status::invalid_argument(format!(
+        "Audio data does not appear to be in a supported encoding: {error}"
+    ))
+}
+
+struct Client<Q> {
+    version: Version,
     visit: Visit,
-    questions: Streaming<Question>,
+    questions: Streaming<Q>,
     idle: Timer,
 }
 
-impl Client {
+impl<Q: Message + Into<Question>> Client<Q> {
     /// The next message; `None` after the half-close. May be dropped and called again.
     async fn next(&mut self) -> Result<Option<Question>, Status> {
         tokio::select! {
@@ -77,13 +210,11 @@ impl Client {
                 self.idle.restart();
                 let question = question?;
                 if let Some(question) = &question {
-                    self.visit.received(prost::Message::encoded_len(question));
+                    self.visit.received(question.encoded_len());
                 }
-                Ok(question)
+                Ok(question.map(Into::into))
             }
-            () = self.idle.expired() => Err(Status::aborted(
-                "Stream timed out after receiving no more client requests.",
-            )),
+            () = self.idle.expired() => Err(self.version.impatient()),
         }
     }
 
@@ -94,10 +225,12 @@ impl Client {
             Some(Question {
                 request: Some(Request::Audio(audio)),
                 ..
-            }) if audio.len() > MAX_CHUNK_BYTES => Err(Status::invalid_argument(format!(
-                "Audio chunk can be of a maximum of {MAX_CHUNK_BYTES} bytes. Received audio chunk of {} bytes.",
-                audio.len()
-            ))),
+            }) if self.version == Version::V2 && audio.len() > MAX_CHUNK_BYTES => {
+                Err(Status::invalid_argument(format!(
+                    "Audio chunk can be of a maximum of {MAX_CHUNK_BYTES} bytes. Received audio chunk of {} bytes.",
+                    audio.len()
+                )))
+            }
             Some(Question {
                 request: Some(Request::Audio(audio)),
                 ..
@@ -107,13 +240,18 @@ impl Client {
     }
 }
 
-async fn recognise(mut client: Client, answers: &Answers<Answer>) -> Result<(), Status> {
-    let limit = client.visit.stream_limit(Some(LONGEST));
+async fn recognise<Q, A>(mut client: Client<Q>, answers: &Answers<A>) -> Result<(), Status>
+where
+    Q: Message + Into<Question>,
+    A: From<Answer>,
+{
+    let version = client.version;
+    let limit = client.visit.stream_limit(Some(version.longest()));
     let mut limit = pin!(limit.expired());
     let wishes = match client.next().await? {
         Some(first) => {
             client.visit.asked(format!("{first:?}"));
-            Wishes::new(first)?
+            Wishes::of(version, first)?
         }
         None => return Err(Status::invalid_argument(MALORDERED)),
     };
@@ -121,11 +259,7 @@ async fn recognise(mut client: Client, answers: &Answers<Answer>) -> Result<(), 
         return Ok(());
     };
     let listening = wishes.listening(&first)?;
-    let undecodable = |error: crate::engine::EngineError| {
-        Status::invalid_argument(format!(
-            "Audio data does not appear to be in a supported encoding: {error}"
-        ))
-    };
+    let undecodable = |error| undecodable(&error);
     let mut recogniser: Recogniser = client.visit.listen(listening).await.map_err(undecodable)?;
     recogniser.push(&first).await.map_err(undecodable)?;
     let mut open = true;
@@ -135,14 +269,19 @@ async fn recognise(mut client: Client, answers: &Answers<Answer>) -> Result<(), 
         tokio::select! {
             biased;
             () = &mut limit => {
-                return Err(Status::aborted("Max duration of 5 minutes reached for stream."));
+                return Err(version.too_long());
             }
             heard = recogniser.next() => {
                 let Some(heard) = heard else { return Ok(()) };
                 let heard = heard.map_err(|_| Status::internal("Internal error encountered."))?;
-                if let Some(answer) = wishes.answer(&client.visit, heard, &mut said_something)
-                    && answers.send(Ok(answer)).await.is_err()
-                {
+                let Some(mut answer) = wishes.answer(&client.visit, heard, &mut said_something) else {
+                    continue;
+                };
+                // v1 tells it at the end.
+                if let (Version::V1, true, Some(metadata)) = (version, open, &mut answer.metadata) {
+                    metadata.total_billed_duration = None;
+                }
+                if answers.send(Ok(answer.into())).await.is_err() {
                     return Ok(());
                 }
             }
@@ -159,6 +298,7 @@ async fn recognise(mut client: Client, answers: &Answers<Answer>) -> Result<(), 
 
 /// What the first message asks for.
 struct Wishes {
+    version: Version,
     decoding: DecodingConfig,
     language: String,
     features: RecognitionFeatures,
@@ -166,19 +306,30 @@ struct Wishes {
 }
 
 impl Wishes {
-    fn new(first: Question) -> Result<Self, Status> {
-        let invalid = Status::invalid_argument;
-        let location = location(&first.recognizer)?;
+    /// Of the first message of a stream.
+    fn of(version: Version, first: Question) -> Result<Self, Status> {
         let Some(Request::StreamingConfig(StreamingRecognitionConfig {
             config: Some(config),
             streaming_features,
         })) = first.request
         else {
-            return Err(invalid(MALORDERED));
+            return Err(Status::invalid_argument(MALORDERED));
         };
+        Self::new(version, &first.recognizer, &config, streaming_features)
+    }
+
+    fn new(
+        version: Version,
+        recognizer: &str,
+        config: &RecognitionConfig,
+        streaming: Option<StreamingRecognitionFeatures>,
+    ) -> Result<Self, Status> {
+        let invalid = Status::invalid_argument;
+        match version {
+            Version::V1 => check_v1(config)?,
+            Version::V2 => check_model(config, &location(recognizer)?)?,
+        }
         let features = config.features.unwrap_or_default();
-        let streaming = streaming_features.unwrap_or_default();
-        check_model(&config, &location)?;
         if config.model == "chirp_3" && features.enable_word_time_offsets {
             return Err(invalid(
                 "Recognizer does not support feature: word_timestamps",
@@ -187,28 +338,42 @@ impl Wishes {
         let decoding = config
             .decoding_config
             .ok_or_else(|| invalid("Invalid value for decoding_config: must be set."))?;
+        let language = config.language_codes.first();
         Ok(Self {
+            version,
             decoding,
-            language: config.language_codes[0].to_lowercase(),
+            language: language.map(|code| code.to_lowercase()).unwrap_or_default(),
             features,
-            streaming,
+            streaming: streaming.unwrap_or_default(),
         })
     }
 
     fn listening(&self, first: &[u8]) -> Result<Listening, Status> {
+        Ok(Listening {
+            format: self.format(first)?,
+            endpointing: Some(match self.streaming.endpointing_sensitivity {
+                SUPERSHORT => Duration::from_millis(300),
+                SHORT => Duration::from_millis(500),
+                _ => Duration::from_millis(800),
+            }),
+        })
+    }
+
+    /// The format of the sound, which begins like this.
+    fn format(&self, first: &[u8]) -> Result<AudioFormat, Status> {
         let invalid = |problem: String| Status::invalid_argument(problem);
-        let format = match self.decoding {
-            DecodingConfig::Auto(_) => {
-                let encoding = match first {
-                    [b'R', b'I', b'F', b'F', ..] => Encoding::Wav,
-                    [b'O', b'g', b'g', b'S', ..] => Encoding::OggOpus,
-                    [b'I', b'D', b'3', ..] | [0xff, 0xe0..=0xff, ..] => Encoding::Mp3,
-                    _ => {
-                        let problem = "Audio data does not appear to be in a supported encoding. If you believe this to be incorrect, try explicitly specifying the decoding parameters.";
-                        return Err(invalid(problem.to_owned()));
-                    }
-                };
-                AudioFormat::mono(encoding, SampleRate::HZ_16000)
+        match self.decoding {
+            DecodingConfig::Auto(_) => announced(first).ok_or_else(|| {
+                let problem = "Audio data does not appear to be in a supported encoding. If you believe this to be incorrect, try explicitly specifying the decoding parameters.";
+                invalid(problem.to_owned())
+            }),
+            // Of v1, a header in front of samples is read.
+            DecodingConfig::Explicit(explicit)
+                if self.version == Version::V1
+                    && explicit.encoding == 1
+                    && first.starts_with(b"RIFF") =>
+            {
+                Ok(AudioFormat::mono(Encoding::Wav, SampleRate::HZ_16000))
             }
             DecodingConfig::Explicit(explicit) => {
                 let encoding = match explicit.encoding {
@@ -240,17 +405,9 @@ impl Wishes {
                 if explicit.audio_channel_count == 2 {
                     format.layout.channels = vivavoce_audio::Channels::Stereo;
                 }
-                format
+                Ok(format)
             }
-        };
-        Ok(Listening {
-            format,
-            endpointing: Some(match self.streaming.endpointing_sensitivity {
-                SUPERSHORT => Duration::from_millis(300),
-                SHORT => Duration::from_millis(500),
-                _ => Duration::from_millis(800),
-            }),
-        })
+        }
     }
 
     fn answer(&self, visit: &Visit, heard: Heard, said_something: &mut bool) -> Option<Answer> {
@@ -382,17 +539,159 @@ fn check_model(config: &RecognitionConfig, location: &str) -> Result<(), Status>
             "Invalid value for language_codes: at least one language code is required.",
         ));
     }
-    let is_language = |code: &String| {
+    match unknown_language(config) {
+        Some(code) => Err(Status::invalid_argument(format!(
+            "The language \"{code}\" is not supported by the model \"{model}\" in the location named \"{location}\"."
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn check_v1(config: &RecognitionConfig) -> Result<(), Status> {
+    let invalid = |problem: &str| {
+        Err(Status::invalid_argument(format!(
+            "Invalid recognition 'config': {problem}"
+        )))
+    };
+    let language = config.language_codes.first().map_or("", String::as_str);
+    if language.is_empty() {
+        return invalid("language_code is required.");
+    }
+    if config.language_codes.len() > 1 + MAX_ALTERNATIVES {
+        return invalid("Only up to 3 alternative language codes are supported.");
+    }
+    if unknown_language(config).is_some() {
+        return invalid("bad language code.");
+    }
+    if !MODELS_V1.contains(&config.model.as_str()) {
+        return invalid(&format!(
+            "The requested model is currently not supported for language : {language}."
+        ));
+    }
+    match config.decoding_config {
+        Some(DecodingConfig::Explicit(explicit)) if explicit.encoding == 0 => {
+            invalid("bad encoding..")
+        }
+        Some(DecodingConfig::Explicit(explicit))
+            if !(8_000..=48_000).contains(&explicit.sample_rate_hertz) =>
+        {
+            invalid("bad sample rate hertz.")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The first of the languages that is none.
+fn unknown_language(config: &RecognitionConfig) -> Option<&String> {
+    let is_language = |code: &str| {
         let primary = code.split('-').next().unwrap_or_default();
         (2..=3).contains(&primary.len())
             && code
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
     };
-    match config.language_codes.iter().find(|code| !is_language(code)) {
-        Some(code) => Err(Status::invalid_argument(format!(
-            "The language \"{code}\" is not supported by the model \"{model}\" in the location named \"{location}\"."
-        ))),
-        None => Ok(()),
+    config.language_codes.iter().find(|code| !is_language(code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::messages::{RecognitionConfigV1, StreamingRecognizeResponseV1};
+    use super::*;
+
+    fn v1(config: RecognitionConfigV1) -> Result<Wishes, Status> {
+        Wishes::new(Version::V1, "", &config.into(), None)
+    }
+
+    fn latest_long() -> RecognitionConfigV1 {
+        RecognitionConfigV1 {
+            encoding: 1,
+            sample_rate_hertz: 16_000,
+            language_code: "en-US".to_owned(),
+            enable_word_time_offsets: true,
+            model: "latest_long".to_owned(),
+            ..RecognitionConfigV1::default()
+        }
+    }
+
+    #[test]
+    fn what_v1_is_asked_is_understood() {
+        let wishes = v1(latest_long()).unwrap();
+        let format = wishes.format(&[0; 320]).unwrap();
+        assert_eq!(
+            format,
+            AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_16000)
+        );
+        assert!(wishes.features.enable_word_time_offsets);
+        assert_eq!(wishes.language, "en-us");
+        let with_header = wishes.format(b"RIFF....").unwrap();
+        assert_eq!(with_header.encoding, Encoding::Wav);
+        let mulaw = RecognitionConfigV1 {
+            encoding: 3,
+            sample_rate_hertz: 8_000,
+            ..latest_long()
+        };
+        let format = v1(mulaw).unwrap().format(&[0; 160]).unwrap();
+        assert_eq!(format.encoding, Encoding::Mulaw);
+    }
+
+    #[test]
+    fn what_v1_refuses_is_refused() {
+        for (config, problem) in [
+            (
+                RecognitionConfigV1 {
+                    language_code: String::new(),
+                    ..latest_long()
+                },
+                "language_code",
+            ),
+            (
+                RecognitionConfigV1 {
+                    model: "chirp_2".to_owned(),
+                    ..latest_long()
+                },
+                "not supported for language",
+            ),
+            (
+                RecognitionConfigV1 {
+                    sample_rate_hertz: 0,
+                    ..latest_long()
+                },
+                "sample rate",
+            ),
+            (
+                RecognitionConfigV1 {
+                    encoding: 7,
+                    ..latest_long()
+                },
+                "encoding",
+            ),
+            (
+                RecognitionConfigV1 {
+                    alternative_language_codes: vec!["de-DE".to_owned(); 4],
+                    ..latest_long()
+                },
+                "alternative",
+            ),
+        ] {
+            let refused = v1(config).err().unwrap();
+            assert!(refused.message().contains(problem), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_of_v1_has_the_same_results_and_a_number_as_its_id() {
+        let answer = Answer {
+            metadata: Some(RecognitionResponseMetadata {
+                request_id: uuid::Uuid::from_u128(7).to_string(),
+                total_billed_duration: None,
+            }),
+            results: vec![StreamingRecognitionResult {
+                is_final: true,
+                ..StreamingRecognitionResult::default()
+            }],
+            ..Answer::default()
+        };
+        let told = StreamingRecognizeResponseV1::from(answer);
+        assert_eq!((told.request_id, told.results[0].is_final), (7, true));
     }
 }

@@ -1,6 +1,7 @@
 //! Emulates OpenAI's audio API, as far as its own SDKs and our client use it: speech and transcriptions over HTTP, whole,
-//! streamed and as events. This file has what they share: keys, models and errors.
+//! streamed and as events, and transcriptions over a WebSocket. This file has what they share: keys, models and errors.
 
+mod realtime;
 mod speech;
 mod transcriptions;
 
@@ -16,6 +17,7 @@ use super::{Direction, Emulation, Vendor};
 /// Its routes, on the listeners for HTTP.
 pub(super) fn routes(service: &mut web::ServiceConfig) {
     service
+        .route("/v1/realtime", web::get().to(realtime::open))
         .route("/v1/audio/speech", web::post().to(speech::speak))
         .route(
             "/v1/audio/transcriptions",

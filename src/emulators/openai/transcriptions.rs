@@ -1,19 +1,16 @@
 //! `POST /v1/audio/transcriptions` and `/v1/audio/translations`, which only Whisper does. What is heard here is English.
 
-use std::time::Duration;
-
 use actix_multipart::Multipart;
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
-use futures_util::{FutureExt, StreamExt, stream};
+use futures_util::stream;
 use serde_json::{Map, Value, json};
 
 use super::{Problem, admit, event, with_id};
-use crate::engine::{EngineError, Heard, Listening};
+use crate::engine::announced;
+use crate::form::{Form, FormError};
 use crate::visit::Visit;
 use crate::{Direction, Emulation};
-use vivavoce_audio::{AudioFormat, Encoding, SampleRate};
-use vivavoce_seams::Transcript;
 
 /// Models, and whether they are of the Whisper family: those know times, the others answer as they find it.
 const MODELS: [(&str, bool); 5] = [
@@ -25,10 +22,6 @@ const MODELS: [(&str, bool); 5] = [
 ];
 /// The largest file.
 const FILE_BYTES: usize = 25 << 20;
-/// What is heard at once.
-const PIECE: usize = 8 << 10;
-/// Fields of one form.
-const MOST_FIELDS: usize = 100;
 /// Fields that this emulator knows.
 const FIELDS: [&str; 12] = [
     "chunking_strategy",
@@ -44,13 +37,6 @@ const FIELDS: [&str; 12] = [
     "temperature",
     "timestamp_granularities",
 ];
-
-/// A form, without the `[]` behind names of lists.
-#[derive(Default)]
-struct Form {
-    file: Vec<u8>,
-    fields: Map<String, Value>,
-}
 
 /// Transcribes a file.
 pub(super) async fn transcribe(
@@ -70,7 +56,7 @@ pub(super) async fn transcribe(
 }
 
 async fn answer(visit: &Visit, form: Multipart, translates: bool) -> Result<HttpResponse, Problem> {
-    let Form { file, fields } = read(form).await?;
+    let (file, fields) = read(form).await?;
     visit.received(file.len());
     visit.asked_by(&Value::Object(fields.clone()));
     let text = |name: &str| fields.get(name).and_then(Value::as_str);
@@ -95,21 +81,24 @@ async fn answer(visit: &Visit, form: Multipart, translates: bool) -> Result<Http
     }
     // Of Whisper it is ignored.
     let streams = text("stream") == Some("true") && !is_whisper;
-    let heard = hear(visit, &file).await?;
+    let sound = announced(&file).ok_or_else(|| Problem::of("file", "Invalid file format."))?;
+    let heard = visit.hear(sound, &file).await;
+    let heard = heard.map_err(|error| Problem::failed(&error))?;
+    let whole = heard.text();
     let mut answer = with_id(HttpResponse::Ok(), visit);
     if streams {
         answer.content_type("text/event-stream");
-        return Ok(visit.stream(answer, stream::iter(events(&heard))));
+        return Ok(visit.stream(answer, stream::iter(events(&whole))));
     }
-    let whole = joined(&heard);
-    let seconds = heard.iter().filter_map(|part| part.end).fold(0.0, f64::max);
+    let ends = heard.parts.iter().filter_map(|part| part.end);
+    let seconds = ends.fold(0.0, f64::max);
     let usage = json!({"type": "duration", "seconds": seconds.ceil()});
     let body = match format.as_str() {
         "text" => return Ok(answer.content_type("text/plain").body(whole + "\n")),
         "verbose_json" => {
-            let words = heard.iter().flat_map(|part| &part.words);
-            let words =
-                words.map(|word| json!({"word": word.word, "start": word.start, "end": word.end}));
+            let words = heard
+                .words()
+                .map(|word| json!({"word": word.word, "start": word.start, "end": word.end}));
             json!({
                 "task": "transcribe", "language": "english", "duration": seconds, "text": whole,
                 "words": words.collect::<Vec<_>>(), "segments": [], "usage": usage,
@@ -123,92 +112,27 @@ async fn answer(visit: &Visit, form: Multipart, translates: bool) -> Result<Http
     Ok(visit.stream(answer, stream::iter([body])))
 }
 
-async fn read(mut form: Multipart) -> Result<Form, Problem> {
-    let broken = |error: actix_multipart::MultipartError| Problem::of("body", error.to_string());
-    let mut read = Form::default();
-    let mut has_file = false;
-    let mut count = 0;
-    while let Some(part) = form.next().await {
-        let mut part = part.map_err(broken)?;
-        count += 1;
-        if count > MOST_FIELDS {
-            return Err(Problem::of("body", "The form has too many fields."));
+async fn read(form: Multipart) -> Result<(Bytes, Map<String, Value>), Problem> {
+    let read = Form::read(form, FILE_BYTES).await;
+    let read = read.map_err(|error| match error {
+        FormError::TooLarge(_) => {
+            Problem::of("file", "Maximum content size limit (26214400) exceeded")
         }
-        let name = part.name().unwrap_or_default().to_owned();
-        let limit = if name == "file" { FILE_BYTES } else { 1 << 16 };
-        let too_large = |_| Problem::of("file", "Maximum content size limit (26214400) exceeded");
-        let bytes = part
-            .bytes(limit)
-            .await
-            .map_err(too_large)?
-            .map_err(broken)?;
-        if name == "file" {
-            has_file = true;
-            read.file = bytes.into();
-            continue;
-        }
-        let name = name.split('[').next().unwrap_or_default().to_owned();
-        if name != "stream" && !FIELDS.contains(&name.as_str()) {
-            let problem = format!("Unrecognized request argument supplied: {name}");
-            return Err(Problem::of("body", problem));
-        }
-        let value = String::from_utf8_lossy(&bytes).into_owned();
-        match read.fields.get_mut(&name) {
-            None => drop(read.fields.insert(name, value.into())),
-            Some(Value::Array(all)) => all.push(value.into()),
-            Some(one) => *one = json!([one.take(), value]),
-        }
+        FormError::Broken(_) | FormError::TooMany => Problem::of("body", error.to_string()),
+    })?;
+    let mut names = read.fields.keys();
+    if let Some(name) = names.find(|name| *name != "stream" && !FIELDS.contains(&name.as_str())) {
+        let problem = format!("Unrecognized request argument supplied: {name}");
+        return Err(Problem::of("body", problem));
     }
-    if has_file {
-        Ok(read)
-    } else {
-        Err(Problem::of("file", "you must provide a file"))
+    match read.file {
+        Some(file) => Ok((file, read.fields)),
+        None => Err(Problem::of("file", "you must provide a file")),
     }
-}
-
-/// Everything that is said in a file.
-async fn hear(visit: &Visit, file: &[u8]) -> Result<Vec<Transcript>, Problem> {
-    let encoding = match file {
-        [b'R', b'I', b'F', b'F', ..] => Encoding::Wav,
-        [b'O', b'g', b'g', b'S', ..] => Encoding::OggOpus,
-        [b'I', b'D', b'3', ..] | [0xff, ..] => Encoding::Mp3,
-        _ => return Err(Problem::of("file", "Invalid file format.")),
-    };
-    let listening = Listening {
-        format: AudioFormat::mono(encoding, SampleRate::HZ_16000),
-        endpointing: Some(Duration::from_millis(500)),
-    };
-    let failed = |error| Problem::failed(&error);
-    let mut recogniser = visit.listen(listening).await.map_err(failed)?;
-    let mut heard = Vec::new();
-    let mut take = |event: Result<Heard, EngineError>| {
-        if let Heard::Final(transcript) = event.map_err(failed)? {
-            heard.push(transcript);
-        }
-        Ok::<_, Problem>(())
-    };
-    for piece in file.chunks(PIECE) {
-        recogniser.push(piece).await.map_err(failed)?;
-        // What was heard so far does not wait until nothing more can be said.
-        while let Some(Some(event)) = recogniser.next().now_or_never() {
-            take(event)?;
-        }
-    }
-    recogniser.finish().await;
-    while let Some(event) = recogniser.next().await {
-        take(event)?;
-    }
-    Ok(heard)
-}
-
-fn joined(heard: &[Transcript]) -> String {
-    let texts: Vec<&str> = heard.iter().map(|part| part.text.trim()).collect();
-    texts.join(" ")
 }
 
 /// A delta for each word, and the whole.
-fn events(heard: &[Transcript]) -> Vec<Bytes> {
-    let whole = joined(heard);
+fn events(whole: &str) -> Vec<Bytes> {
     let words = whole.split_inclusive(' ');
     let deltas =
         words.map(|delta| event(&json!({"type": "transcript.text.delta", "delta": delta})));
