@@ -39,6 +39,11 @@ fn secrets_of_the_server() -> Vec<(&'static str, String)> {
             json!([{"host": "a.example", "url": "wss://a.example/", "secret": SECRET}]).to_string()
         }
         "OPENAI_MODELS_JSON" => json!({"mine": format!("local/{SECRET}")}).to_string(),
+        "LLM_ENDPOINTS_JSON" => {
+            json!({"a": {"url": "https://a.example/v1", "api_key": SECRET}}).to_string()
+        }
+        "CARRIERS_ACCOUNTS_JSON" => json!([{"kind": "twilio", "signing_key": SECRET}]).to_string(),
+        "OPENAI_CLIENT_SECRET_KEY" => SECRET.repeat(2),
         "TURNS_BACKCHANNELS_JSON" => json!({"en": [SECRET]}).to_string(),
         "SIP_TENANT_HOSTS" => json!({"a": ["a.example"]}).to_string(),
         "SIP_TENANT_NUMBERS" => json!({"a": ["+14155550123"]}).to_string(),
@@ -48,6 +53,13 @@ fn secrets_of_the_server() -> Vec<(&'static str, String)> {
     secrets
         .map(|setting| (setting.env, value(setting.env)))
         .collect()
+}
+
+/// A `config` with this language model.
+fn led(llm: Value) -> Value {
+    let mut led = config("local", json!({}));
+    led["agent"] = json!({"llm": llm});
+    led
 }
 
 /// Bodies with a secret wherever one may stand, and where it may stand by mistake.
@@ -213,6 +225,7 @@ async fn no_secret_is_told(auth_required: &str) {
         ("WEBHOOKS_URL", "http://127.0.0.1:1/"),
         ("WEBHOOKS_ALLOW_INSECURE", "true"),
         ("WEBHOOKS_ALLOW_PRIVATE", "true"),
+        ("LLM_URL", "http://127.0.0.1:1/v1"),
         ("RTC_MODE", "embedded"),
         ("RTC_UDP_PORT", "0"),
         ("RTC_API_KEY", "key"),
@@ -224,6 +237,10 @@ async fn no_secret_is_told(auth_required: &str) {
         config("local", json!(SECRET)),
         config("azure", json!({"api_key": SECRET, "region": SECRET})),
         json!({"type": "config", "stream_id": format!("../{SECRET}"), "loading_audio": SECRET}),
+        led(
+            json!({"url": format!("https://{SECRET}.example/v1"), "api_key": SECRET, "model": "m"}),
+        ),
+        led(json!({"api_key": SECRET})),
     ];
     messages.extend(saying("Hello."));
     let events = session(&server, &messages).await;

@@ -115,6 +115,7 @@ async fn functions_are_called_by_the_client_and_a_model_that_fails_ends_nothing(
     session
         .send(json!({"type": "respond", "instructions": "nothing"}))
         .await;
+    assert_eq!(session.next("error").await["code"], "llm_failed");
     assert_eq!(session.next("response_done").await["status"], "failed");
 }
 
