@@ -1,3 +1,5 @@
+#![allow(clippy::needless_pass_by_value)] // events are written where they are sent
+
 use super::*;
 use crate::fuzzing::Local;
 use vivavoce_llm::Finish;
