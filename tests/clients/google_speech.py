@@ -9,6 +9,7 @@ import sys
 import grpc
 from google.api_core import exceptions
 from google.cloud import speech_v1
+from google.cloud.speech_v1.services.speech import SpeechClient as ClientV1
 from google.cloud.speech_v1.services.speech.transports import SpeechGrpcTransport as TransportV1
 from google.cloud.speech_v2 import SpeechClient
 from google.cloud.speech_v2.services.speech.transports import SpeechGrpcTransport
@@ -19,7 +20,8 @@ sound = open(path, "rb").read()
 client = SpeechClient(transport=SpeechGrpcTransport(channel=grpc.insecure_channel(address)))
 
 
-client_v1 = speech_v1.SpeechClient(transport=TransportV1(channel=grpc.insecure_channel(address)))
+# Without the helper in front of it, which leaves out the metadata.
+client_v1 = ClientV1(transport=TransportV1(channel=grpc.insecure_channel(address)))
 metadata_v1 = [("authorization", f"Bearer {key}")]
 
 
@@ -36,9 +38,11 @@ def config_v1(model="latest_long"):
 def heard_by_v1():
     """The finals of a stream, and where its words end."""
     streaming = speech_v1.StreamingRecognitionConfig(config=config_v1(), interim_results=True)
-    requests = (speech_v1.StreamingRecognizeRequest(audio_content=chunk) for chunk in chunks)
+    requests = [speech_v1.StreamingRecognizeRequest(streaming_config=streaming)]
+    requests += [speech_v1.StreamingRecognizeRequest(audio_content=chunk) for chunk in chunks]
+    answers = client_v1.streaming_recognize(requests=iter(requests), metadata=metadata_v1, timeout=30)
     finals, ends = [], []
-    for response in client_v1.streaming_recognize(streaming, requests, metadata=metadata_v1, timeout=30):
+    for response in answers:
         for result in response.results:
             if result.is_final:
                 finals.append(result.alternatives[0].transcript)
