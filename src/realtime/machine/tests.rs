@@ -31,6 +31,8 @@ impl Scene {
             asked: Vec::new(),
         };
         scene.note();
+        // Its first config is in force.
+        scene.session(json!({"type": "ready"}));
         scene
     }
 
@@ -110,7 +112,6 @@ impl Scene {
 #[test]
 fn an_update_is_all_or_nothing_and_told_when_it_is_in_force() {
     let mut scene = Scene::usual();
-    scene.session(json!({"type": "ready"}));
     let wrong =
         json!({"type": "realtime", "instructions": "New.", "audio": {"output": {"speed": 9}}});
     scene.client(json!({"type": "session.update", "event_id": "e", "session": wrong}));
@@ -145,7 +146,6 @@ fn an_update_is_all_or_nothing_and_told_when_it_is_in_force() {
 #[test]
 fn an_update_that_the_session_refuses_leaves_what_was_in_force() {
     let mut scene = Scene::usual();
-    scene.session(json!({"type": "ready"}));
     let voice = json!({"type": "realtime", "audio": {"output": {"speed": 1.5}}});
     scene.client(json!({"type": "session.update", "event_id": "e", "session": voice}));
     scene.session(json!({"type": "error", "code": "unsupported_provider", "message": "none", "in_reply_to": "config"}));
