@@ -976,7 +976,8 @@ impl Realtime {
 
     fn begin(&mut self, create: &Create) -> Result<(), Problem> {
         self.idle_at = None;
-        let session = &self.in_force;
+        // With updates that are not in force yet: what is said comes behind them.
+        let session = &self.session;
         let model = session.model.as_deref();
         let endpoint = self
             .endpoints
@@ -1003,7 +1004,7 @@ impl Realtime {
             reasoning_effort: session.reasoning_effort.clone(),
         };
         let speaks = create.speaks.unwrap_or(session.speaks);
-        let shown_session = self.shown_session();
+        let shown_session = session.shown(self.version, "", &*self.names);
         let id = self.id("resp");
         let conversation = self.conversation();
         let conversation = (!create.is_apart).then_some(conversation.as_str());

@@ -158,6 +158,18 @@ fn an_update_that_the_session_refuses_leaves_what_was_in_force() {
 }
 
 #[test]
+fn an_answer_that_is_asked_for_behind_an_update_is_as_the_update_says() {
+    let mut scene = Scene::usual();
+    let written = json!({"type": "realtime", "output_modalities": ["text"], "instructions": "New.",
+        "audio": {"output": {"speed": 1.5}}});
+    scene.client(json!({"type": "session.update", "session": written}));
+    scene.says("Hi");
+    let response = &scene.last("response.created")["response"];
+    assert_eq!(response["output_modalities"], json!(["text"]));
+    assert_eq!(scene.asked[0].messages[0]["content"], "New.");
+}
+
+#[test]
 fn one_answer_at_a_time_and_the_next_one_while_the_last_is_only_heard() {
     let mut scene = Scene::usual();
     scene
