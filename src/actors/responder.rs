@@ -46,6 +46,8 @@ pub struct UtteranceEnded {
     pub id: String,
     /// What was heard of it, where it was cut off.
     pub heard: Option<String>,
+    /// Whether the voice has failed.
+    pub failed: bool,
 }
 
 /// Of the client: the model shall answer now, whatever was said.
@@ -100,6 +102,8 @@ struct Answer {
     usage: Option<ResponseUsage>,
     /// The request, while the model has not finished.
     asking: Option<SpawnHandle>,
+    /// The model or the voice has failed.
+    has_failed: bool,
 }
 
 /// The responder of one session.
@@ -111,8 +115,10 @@ pub struct ResponderActor {
     answer: Option<Answer>,
     /// What is answered next, when the last answer is over.
     next: Option<Respond>,
-    /// Calls whose results have not come.
+    /// Calls of the last answer whose results have not come.
     open_calls: Vec<String>,
+    /// It ends with what is being said.
+    is_dismissed: bool,
     /// How many answers there were.
     answers: u64,
     items: u64,
@@ -136,6 +142,7 @@ impl ResponderActor {
             answer: None,
             next: None,
             open_calls: Vec::new(),
+            is_dismissed: false,
             answers: 0,
             items: 0,
         }
@@ -221,6 +228,7 @@ impl ResponderActor {
             calls: Vec::new(),
             usage: None,
             asking: None,
+            has_failed: false,
         });
         self.answers
     }
@@ -284,7 +292,15 @@ impl ResponderActor {
         let rest = std::mem::take(&mut answer.waiting);
         let is_voiced = answer.is_voiced || !rest.trim().is_empty();
         answer.is_voiced = is_voiced;
-        for (FunctionCall { id: call_id, name }, arguments) in calls {
+        for (number, (FunctionCall { id: call_id, name }, arguments)) in
+            calls.into_iter().enumerate()
+        {
+            // Some endpoints begin to count anew with each answer.
+            let call_id = if self.history.has_call(&call_id) {
+                format!("call_{id}_{number}")
+            } else {
+                call_id
+            };
             self.remember(ItemKind::Call {
                 call_id: call_id.clone(),
                 name: name.clone(),
@@ -328,6 +344,11 @@ impl ResponderActor {
             return;
         };
         let text = heard.map_or(answer.text, str::to_owned);
+        let status = if answer.has_failed {
+            ResponseStatus::Failed
+        } else {
+            status
+        };
         if let (Some(item), Some(heard)) = (&answer.item, heard) {
             self.correct(item, heard);
         }
@@ -345,7 +366,15 @@ impl ResponderActor {
             return;
         };
         answer.asking = None;
+        answer.has_failed = true;
+        // What the voice was not given is not said.
+        let said = answer.text.len().saturating_sub(answer.waiting.len());
+        answer.text.truncate(said);
         let (id, is_voiced) = (answer.id.clone(), answer.is_voiced);
+        let (item, text) = (answer.item.clone(), answer.text.clone());
+        if let Some(item) = item {
+            self.correct(&item, &text);
+        }
         let mut refusal = ServerMessage::refusal(ErrorCode::LlmFailed, error.to_string());
         if let ServerMessage::Error { id: of, .. } = &mut refusal {
             *of = Some(id.clone());
@@ -420,6 +449,8 @@ impl Handler<Turn> for ResponderActor {
 
     fn handle(&mut self, Turn(text): Turn, context: &mut Context<Self>) {
         self.remember_text(Role::User, text);
+        // The conversation goes on without what has not come.
+        self.open_calls.clear();
         self.next = Some(Respond { instructions: None });
         self.stop(context);
         self.go_on(context);
@@ -436,9 +467,13 @@ impl Handler<UtteranceEnded> for ResponderActor {
         if let Some(asking) = answer.asking.take() {
             context.cancel_future(asking);
         }
+        answer.has_failed |= ended.failed;
         match ended.heard {
             None => self.over(ResponseStatus::Completed, None),
             Some(heard) => self.over(ResponseStatus::Interrupted, Some(&heard)),
+        }
+        if self.is_dismissed {
+            context.stop();
         }
         self.go_on(context);
     }
@@ -494,6 +529,12 @@ impl Handler<DismissResponder> for ResponderActor {
     type Result = ();
 
     fn handle(&mut self, _: DismissResponder, context: &mut Context<Self>) {
-        context.stop();
+        self.next = None;
+        self.is_dismissed = true;
+        self.stop(context);
+        // Else it is told first what was heard of its last answer.
+        if self.answer.is_none() {
+            context.stop();
+        }
     }
 }

@@ -9,7 +9,8 @@ use futures_util::stream::BoxStream;
 use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 use serde::Deserialize;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
+use vivavoce_config::Secret;
 
 use crate::chat::RateLimit;
 use crate::event_stream::EventStream;
@@ -112,8 +113,12 @@ pub struct Answer {
     patience: Duration,
     waiting: VecDeque<AnswerEvent>,
     text_bytes: usize,
-    /// The calls so far, by the endpoint's own numbers, and the bytes of their arguments.
-    calls: Vec<(u64, usize)>,
+    /// The calls so far: the endpoint's own numbers, the bytes of their arguments, their ids.
+    calls: Vec<(u64, usize, String)>,
+    /// What must not be repeated of what the endpoint says.
+    key: Option<Secret>,
+    /// When it last sent something that counts.
+    heard: Instant,
     finish: Option<Finish>,
     usage: Option<Usage>,
     is_done: bool,
@@ -201,13 +206,21 @@ pub(super) fn shortened(words: &str) -> String {
 }
 
 /// What an endpoint says that does not answer.
-pub(super) fn refusal(status: StatusCode, body: &[u8]) -> LlmError {
+pub(super) fn refusal(status: StatusCode, body: &[u8], key: Option<&Secret>) -> LlmError {
     let told: Option<Refusal> = serde_json::from_slice(body).ok();
     let told = told.and_then(|refusal| refusal.error.map(WireError::words).or(refusal.message));
     let words = told.unwrap_or_else(|| String::from_utf8_lossy(body).into_owned());
     LlmError::Refused {
         status: status.as_u16(),
-        words: shortened(&words),
+        words: shortened(&without(key, words)),
+    }
+}
+
+/// Some endpoints repeat what they were sent.
+fn without(key: Option<&Secret>, words: String) -> String {
+    match key {
+        Some(key) if !key.expose().is_empty() => words.replace(key.expose(), "***"),
+        _ => words,
     }
 }
 
@@ -260,8 +273,11 @@ impl Answer {
         bytes: BoxStream<'static, reqwest::Result<Bytes>>,
         rate_limits: Vec<RateLimit>,
         patience: Duration,
+        key: Option<Secret>,
     ) -> Self {
         Self {
+            key,
+            heard: Instant::now(),
             bytes,
             events: EventStream::default(),
             rate_limits,
@@ -290,6 +306,8 @@ impl Answer {
                 return None;
             }
             while let Some(data) = self.events.next_data() {
+                // Comments are signs of a connection, and not of an answer.
+                self.heard = Instant::now();
                 if let Err(error) = self.take(&data) {
                     self.is_done = true;
                     return Some(Err(error));
@@ -298,7 +316,7 @@ impl Answer {
             if !self.waiting.is_empty() || self.is_done {
                 continue;
             }
-            let failed = match timeout(self.patience, self.bytes.next()).await {
+            let failed = match timeout_at(self.heard + self.patience, self.bytes.next()).await {
                 Ok(Some(Ok(bytes))) => match self.events.push(&bytes) {
                     Ok(()) => continue,
                     Err(error) => LlmError::Protocol(error.to_string()),
@@ -338,7 +356,7 @@ impl Answer {
         if let Some(error) = chunk.error {
             return Err(LlmError::Refused {
                 status: 500,
-                words: shortened(&error.words()),
+                words: shortened(&without(self.key.as_ref(), error.words())),
             });
         }
         if let Some(usage) = chunk.usage {
@@ -382,14 +400,23 @@ impl Answer {
         let arguments = function.arguments.unwrap_or_default();
         // Some endpoints do not number calls, and send each whole.
         let number = call.index.unwrap_or(self.calls.len() as u64);
-        let known = self.calls.iter().position(|(known, _)| *known == number);
+        let known = self
+            .calls
+            .iter()
+            .rposition(|(known, _, _)| *known == number);
+        // Others number all calls alike: another id is another call.
+        let id = call.id.filter(|id| !id.is_empty());
+        let is_other = |at: &usize| {
+            let before = self.calls.get(*at).map(|(_, _, id)| id.as_str());
+            function.name.is_some() && id.as_deref().is_some_and(|id| Some(id) != before)
+        };
+        let known = known.filter(|at| !is_other(at));
         let (index, begins) = match (known, function.name) {
             (Some(index), _) => (index, None),
             (None, Some(name)) if !name.is_empty() && self.calls.len() < MAX_CALLS => {
                 let index = self.calls.len();
-                self.calls.push((number, 0));
-                let id = call.id.filter(|id| !id.is_empty());
                 let id = id.unwrap_or_else(|| format!("call_{index}"));
+                self.calls.push((number, 0, id.clone()));
                 (index, Some(FunctionCall { id, name }))
             }
             (None, Some(_)) => {
@@ -401,7 +428,7 @@ impl Answer {
                 ));
             }
         };
-        if let Some((_, bytes)) = self.calls.get_mut(index) {
+        if let Some((_, bytes, _)) = self.calls.get_mut(index) {
             *bytes += arguments.len();
             if *bytes > MAX_ARGUMENTS_BYTES {
                 let problem = "calls a function with more than 64 KiB";
@@ -438,7 +465,7 @@ mod tests {
     async fn read(text: &str) -> Vec<Result<AnswerEvent, LlmError>> {
         let bytes = Bytes::copy_from_slice(text.as_bytes());
         let bytes = stream::iter([Ok(bytes)]).boxed();
-        let mut answer = Answer::new(bytes, Vec::new(), Duration::from_secs(1));
+        let mut answer = Answer::new(bytes, Vec::new(), Duration::from_secs(1), None);
         let mut all = Vec::new();
         while let Some(event) = answer.next().await {
             all.push(event);
@@ -506,6 +533,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn calls_that_are_all_numbered_alike_are_told_apart_by_their_ids() {
+        let call = |id: &str, arguments: &str| {
+            format!(
+                "data: {{\"choices\":[{{\"delta\":{{\"tool_calls\":[{{\"index\":0,\"id\":\"{id}\",\"function\":{{\"name\":\"f\",\"arguments\":\"{arguments}\"}}}}]}}}}]}}\n\n"
+            )
+        };
+        let all = read(&[call("a", "1"), call("a", "2"), call("b", "3")].concat()).await;
+        let indices: Vec<usize> = all
+            .iter()
+            .filter_map(|event| match event {
+                Ok(AnswerEvent::Call { index, .. }) => Some(*index),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(indices, [0, 0, 1]);
+    }
+
+    #[tokio::test]
     async fn what_breaks_off_or_fails_in_its_middle_is_an_error() {
         let begun = "data: {\"choices\":[{\"delta\":{\"content\":\"Good \"}}]}\n\n";
         let broken = read(begun).await;
@@ -530,7 +575,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_endpoint_that_says_nothing_is_given_up() {
         let patience = Duration::from_secs(9);
-        let mut answer = Answer::new(stream::pending().boxed(), Vec::new(), patience);
+        let mut answer = Answer::new(stream::pending().boxed(), Vec::new(), patience, None);
         assert_eq!(answer.next().await, Some(Err(LlmError::Silent(patience))));
         assert_eq!(answer.next().await, None);
     }
@@ -538,14 +583,20 @@ mod tests {
     #[test]
     fn refusals_say_what_the_endpoint_says_and_whose_fault_it_is() {
         let openais = br#"{"error":{"message":"no such model","type":"x"}}"#;
-        let error = refusal(StatusCode::NOT_FOUND, openais);
+        let error = refusal(StatusCode::NOT_FOUND, openais, None);
         assert_eq!(
             error.to_string(),
             "the language model answers 404: no such model"
         );
         assert!(error.is_callers());
-        assert!(!refusal(StatusCode::UNAUTHORIZED, b"key").is_callers());
-        let plain = refusal(StatusCode::BAD_GATEWAY, b"<html>\n bad ");
+        let key = Secret::new("sk-1");
+        let repeated = refusal(StatusCode::UNAUTHORIZED, b"bad key sk-1", Some(&key));
+        assert_eq!(
+            repeated.to_string(),
+            "the language model answers 401: bad key ***"
+        );
+        assert!(!refusal(StatusCode::UNAUTHORIZED, b"key", None).is_callers());
+        let plain = refusal(StatusCode::BAD_GATEWAY, b"<html>\n bad ", None);
         assert_eq!(
             plain.to_string(),
             "the language model answers 502: <html> bad"
@@ -575,7 +626,7 @@ mod tests {
         #[test]
         fn any_data_is_taken(data in ".{0,200}") {
             let bytes = stream::empty().boxed();
-            let mut answer = Answer::new(bytes, Vec::new(), Duration::from_secs(1));
+            let mut answer = Answer::new(bytes, Vec::new(), Duration::from_secs(1), None);
             let _ = answer.take(&data);
         }
     }

@@ -433,11 +433,11 @@ impl Endpoint {
             };
             // What has come by then is all that is told.
             let _late = timeout(self.patience, reading).await;
-            return Err(answer::refusal(status, &read));
+            return Err(answer::refusal(status, &read, self.key.as_ref()));
         }
         let limits = answer::rate_limits(response.headers());
         let bytes = response.bytes_stream().boxed();
-        Ok(Answer::new(bytes, limits, self.patience))
+        Ok(Answer::new(bytes, limits, self.patience, self.key.clone()))
     }
 }
 

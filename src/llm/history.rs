@@ -7,6 +7,10 @@ use serde_json::{Value, json};
 
 /// The most items.
 const MAX_ITEMS: usize = 2_000;
+/// The most bytes of all items, with their images.
+const MAX_BYTES: usize = 16 << 20;
+/// What an image counts for among what a model is told.
+const IMAGE_BYTES: usize = 4 << 10;
 /// The most bytes that a model is told: the oldest are left out beyond it.
 const MAX_TOLD_BYTES: usize = 512 << 10;
 
@@ -104,6 +108,15 @@ impl Item {
         self.transcript_mut().filter(|_| is_assistants)
     }
 
+    /// What it takes to keep it.
+    fn size(&self) -> usize {
+        let images = match &self.kind {
+            ItemKind::Message { parts, .. } => parts.iter().map(Part::image_bytes).sum(),
+            _ => 0,
+        };
+        self.bytes() + images
+    }
+
     fn bytes(&self) -> usize {
         match &self.kind {
             ItemKind::Message { parts, .. } => parts.iter().map(Part::bytes).sum(),
@@ -114,11 +127,19 @@ impl Item {
 }
 
 impl Part {
+    const fn image_bytes(&self) -> usize {
+        match self {
+            Self::Image { url, .. } => url.len(),
+            _ => 0,
+        }
+    }
+
     const fn bytes(&self) -> usize {
         match self {
             Self::Text(text) | Self::Spoken(Some(text)) => text.len(),
             Self::Spoken(None) => 0,
-            Self::Image { url, .. } => url.len(),
+            // It is no text.
+            Self::Image { .. } => IMAGE_BYTES,
         }
     }
 }
@@ -139,7 +160,7 @@ pub struct Items(Vec<Item>);
 impl Items {
     /// Where an item would be inserted after this one (`root`: at the beginning; absent: at the end), and after which.
     pub fn place(&self, previous: Option<&str>) -> Result<usize, NoPlace> {
-        if self.0.len() >= MAX_ITEMS {
+        if self.is_full() {
             return Err(NoPlace::Full);
         }
         match previous {
@@ -150,6 +171,16 @@ impl Items {
                 found.map(|at| at + 1).ok_or(NoPlace::NoSuchItem)
             }
         }
+    }
+
+    fn is_full(&self) -> bool {
+        let sizes = self.0.iter().map(Item::size);
+        self.0.len() >= MAX_ITEMS || sizes.sum::<usize>() >= MAX_BYTES
+    }
+
+    /// Whether a function was called by this id.
+    pub fn has_call(&self, id: &str) -> bool {
+        self.0.iter().any(|item| call_id(item, true) == Some(id))
     }
 
     fn position(&self, id: &str) -> Option<usize> {
@@ -168,7 +199,7 @@ impl Items {
 
     /// Adds an item at the end. A conversation that is full forgets its first one.
     pub fn push(&mut self, item: Item) {
-        if self.0.len() >= MAX_ITEMS {
+        if self.is_full() {
             self.0.remove(0);
         }
         self.0.push(item);

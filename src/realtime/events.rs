@@ -42,7 +42,7 @@ const fn refused(name: &'static str, says: &'static str) -> Event {
 #[rustfmt::skip]
 pub const FROM_CLIENT: &[Event] = &[
     works("session.update", "all or nothing; `session.updated` comes when it is in force, and shows what is. Changes of sound, recogniser and voice may come at any time"),
-    works("input_audio_buffer.append", "Base64, at most 3 MiB; as fast as the client likes"),
+    works("input_audio_buffer.append", "Base64, at most 3 MiB; turns are found at the pace of speech, and with `commit` at any pace"),
     works("input_audio_buffer.commit", "the turn ends with what was said before; with turn detection, too. Less than 100 ms, or nobody speaking where turns are detected, is `input_audio_buffer_commit_empty`"),
     works("input_audio_buffer.clear", "what was said since the last commit is no item"),
     works("conversation.item.create", "messages with text, sound (which is recognised; answers wait for it) and images (passed on to the model); calls of functions and what they returned"),

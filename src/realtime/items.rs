@@ -7,6 +7,10 @@ use vivavoce_llm::history::{Item, ItemKind, Part, Role};
 
 /// The most bytes of one, as JSON.
 const MAX_ITEM_BYTES: usize = 4 << 20;
+/// The longest image, as Base64: the client is shown it twice, and may have 4 MiB to read.
+const MAX_IMAGE_BYTES: usize = 1 << 20;
+/// The longest text of a part: a model is told 512 KiB.
+const MAX_TEXT_BYTES: usize = 256 << 10;
 
 /// What a client creates.
 pub struct Created {
@@ -147,7 +151,12 @@ fn read_part(
     let kind = field("type")?.unwrap_or_default();
     match (kind.as_str(), role) {
         ("input_text", Role::User | Role::System) | ("output_text" | "text", _) => {
-            Ok(Part::Text(field("text")?.unwrap_or_default()))
+            let text = field("text")?.unwrap_or_default();
+            if text.len() > MAX_TEXT_BYTES {
+                let must = "must have at most 256 KiB";
+                return Err(Problem::value(&format!("{param}.text"), must));
+            }
+            Ok(Part::Text(text))
         }
         ("output_audio" | "audio", Role::Assistant) => {
             Ok(Part::Spoken(Some(field("transcript")?.unwrap_or_default())))
@@ -169,6 +178,10 @@ fn read_part(
             let url = field("image_url")?.unwrap_or_default();
             if !url.starts_with("data:image/") && !url.starts_with("https://") {
                 let must = "must be a data: URL of an image, or https";
+                return Err(Problem::value(&format!("{param}.image_url"), must));
+            }
+            if url.len() > MAX_IMAGE_BYTES {
+                let must = "must have at most 1 MiB";
                 return Err(Problem::value(&format!("{param}.image_url"), must));
             }
             let detail = field("detail")?;

@@ -28,6 +28,10 @@ const MAX_APART: usize = 4;
 const LEAST_MS: u64 = 100;
 /// The most answers of which it is known when each word was heard.
 const MAX_SPOKEN: usize = 16;
+/// How often the model goes on by itself while nobody speaks.
+const MAX_IDLES: u32 = 3;
+/// The most sounds of items that wait to be recognised.
+const MAX_AWAITED: usize = 8;
 /// The most updates that wait.
 const MAX_UPDATES: usize = 64;
 
@@ -144,6 +148,8 @@ pub struct Realtime {
     /// What was said last: a client may say later how much of it was heard.
     spoken: VecDeque<Message>,
     idle_at: Option<Instant>,
+    /// How often the model went on by itself since somebody spoke.
+    idles: u32,
     outputs: Vec<Output>,
 }
 
@@ -183,6 +189,7 @@ impl Realtime {
             playing: None,
             spoken: VecDeque::new(),
             idle_at: None,
+            idles: 0,
             outputs: Vec::new(),
         };
         let shown = this.shown_session();
@@ -335,6 +342,7 @@ impl Realtime {
             "conversation.item.truncate" => self.truncate(event, now),
             "response.create" => {
                 let mut create = self.read_create(event.get("response"))?;
+                create.is_asked = true;
                 create.event_id = event["event_id"].as_str().map(str::to_owned);
                 self.respond(create, now)
             }
@@ -476,6 +484,10 @@ impl Realtime {
             }
         })?;
         if let Some(sound) = created.sound {
+            if self.awaited.len() >= MAX_AWAITED {
+                let message = "too many sounds wait to be recognised; wait for their transcripts";
+                return Err(Problem::general("rate_limit_exceeded", message));
+            }
             let sound = BASE64.decode(sound);
             let sound =
                 sound.map_err(|_| Problem::value("item.content", "has audio that is no Base64"))?;
@@ -669,6 +681,14 @@ impl Realtime {
             let heard = (word("heard_text"), event["played_ms"].as_u64().unwrap_or(0));
             return self.played(word("id"), Some(heard), now);
         }
+        if code == "overloaded"
+            && let Some(response) = self.response_of(word("id"))
+        {
+            // More than the voice can still take.
+            let key = response.key;
+            response.end.get_or_insert(End::Failed { code, message });
+            return self.stop(key, now);
+        }
         if code == "stt_failed" || code.starts_with("provider_") {
             let failed: Vec<String> = self.commits.iter().flatten().cloned().collect();
             for item in failed {
@@ -686,6 +706,7 @@ impl Realtime {
     fn speech_starts(&mut self, at_ms: u64, now: Instant) {
         self.owed = None;
         self.idle_at = None;
+        self.idles = 0;
         if self.in_force.turn_detection.is_none() {
             return;
         }
@@ -877,12 +898,12 @@ impl Realtime {
     }
 
     /// Takes the text of an item that was created with its sound.
-    pub fn transcribed(&mut self, id: &str, text: Result<String, String>, now: Instant) {
+    pub fn transcribed(&mut self, id: &str, text: Result<(String, u64), String>, now: Instant) {
         self.awaited.remove(id);
         match text {
-            Ok(text) => {
+            Ok((text, ms)) => {
                 let segments = [text.clone()];
-                self.transcript_known(id, Some(text), &segments, 0);
+                self.transcript_known(id, Some(text), &segments, ms);
             }
             Err(problem) => self.tell_failed(id, &problem),
         }
@@ -906,6 +927,7 @@ impl Realtime {
         if self.playing.as_deref() == Some(item) {
             self.playing = None;
         }
+        let speaks_now = self.turn.is_some();
         let Some(response) = self.response_of(item) else {
             return;
         };
@@ -923,7 +945,13 @@ impl Realtime {
             };
             message.text.clone_from(&text);
             message.cut_ms = Some(ms);
-            response.end.get_or_insert(End::Cancelled("turn_detected"));
+            // Where nobody speaks, the voice was changed.
+            let reason = if speaks_now {
+                "turn_detected"
+            } else {
+                "client_cancelled"
+            };
+            response.end.get_or_insert(End::Cancelled(reason));
             if !is_apart && let Some(heard) = self.items.get_mut(item).and_then(Item::heard_mut) {
                 *heard = Some(text);
             }
@@ -998,10 +1026,13 @@ impl Realtime {
             messages,
             tools: chat_tools(tools),
             tool_choice: Some(chat_tool_choice(choice)),
-            parallel_tool_calls: session.parallel_tool_calls,
+            parallel_tool_calls: create.parallel_tool_calls.or(session.parallel_tool_calls),
             temperature: create.temperature.or(session.temperature),
             max_tokens: create.max_output_tokens.or(session.max_output_tokens),
-            reasoning_effort: session.reasoning_effort.clone(),
+            reasoning_effort: create
+                .reasoning_effort
+                .clone()
+                .or_else(|| session.reasoning_effort.clone()),
         };
         let speaks = create.speaks.unwrap_or(session.speaks);
         let shown_session = session.shown(self.version, "", &*self.names);
@@ -1178,6 +1209,11 @@ impl Realtime {
 
     fn begin_call(&mut self, key: u64, function: vivavoce_llm::FunctionCall) {
         let made = self.id("item");
+        let mut function = function;
+        if self.items.has_call(&function.id) {
+            // Some endpoints begin to count anew with each answer.
+            function.id = format!("call_{made}");
+        }
         let Some(response) = self.by_key(key) else {
             return;
         };
@@ -1218,18 +1254,8 @@ impl Realtime {
         let (id, is_apart) = (response.id.clone(), response.is_apart);
         let message = response.message.as_mut();
         let rest = message.and_then(|message| Some((message.rest()?, message.item.clone())));
-        let calls: Vec<(usize, Item, Value)> = response
-            .calls
-            .iter()
-            .map(|call| {
-                let event = json!({
-                    "response_id": id, "item_id": call.item, "output_index": call.index,
-                    "call_id": call.function.id, "name": call.function.name,
-                    "arguments": call.arguments,
-                });
-                (call.index, response.call_item(call), event)
-            })
-            .collect();
+        let calls = response.calls.iter();
+        let calls: Vec<(usize, Item, Value)> = calls.map(|call| response.call_done(call)).collect();
         if let Some((rest, item)) = rest {
             self.send(&json!({"type": "speak", "text": rest, "flush": true, "id": item}));
         }
@@ -1271,6 +1297,9 @@ impl Realtime {
             Some(id) => active.find(|response| response.id == id),
         };
         let Some(found) = found.filter(|response| response.end.is_none()) else {
+            if id.is_none() && self.forget_queued() {
+                return Ok(());
+            }
             let message = "there is no such response to cancel";
             return Err(Problem::new(
                 "response_cancel_not_active",
@@ -1286,9 +1315,22 @@ impl Realtime {
         Ok(())
     }
 
+    /// The answer that waits will not be made; who has asked for it learns that.
+    fn forget_queued(&mut self) -> bool {
+        let Some(create) = self.queued.take() else {
+            return false;
+        };
+        if let Some(event_id) = create.event_id.as_deref().or(create.is_asked.then_some("")) {
+            let message = "the response that waited was cancelled before it began";
+            let problem = Problem::general("response_cancelled", message);
+            self.refuse(&problem, Some(event_id).filter(|id| !id.is_empty()));
+        }
+        true
+    }
+
     /// Ends the answer of the conversation, and forgets one that waits.
     fn cancel(&mut self, reason: &'static str, now: Instant) {
-        self.queued = None;
+        self.forget_queued();
         let Some(response) = self
             .response
             .as_mut()
@@ -1313,8 +1355,28 @@ impl Realtime {
                 let clear = json!({"type": "clear", "id": message.item});
                 self.send(&clear);
             }
-            _ => self.finish(key, now),
+            _ => {
+                self.unsaid(key);
+                self.finish(key, now);
+            }
         }
+    }
+
+    /// Nothing of an answer was heard that ends before its voice has begun.
+    fn unsaid(&mut self, key: u64) {
+        let Some(response) = self.by_key(key).filter(|response| response.speaks) else {
+            return;
+        };
+        let Some(message) = response.message.as_mut().filter(|message| !message.is_done) else {
+            return;
+        };
+        message.text.clear();
+        message.cut_ms = Some(0);
+        let item = message.item.clone();
+        if let Some(heard) = self.items.get_mut(&item).and_then(Item::heard_mut) {
+            *heard = Some(String::new());
+        }
+        self.tell_truncated(&item, 0);
     }
 
     /// An answer is over.
@@ -1336,8 +1398,18 @@ impl Realtime {
                 message.text.clone(),
             )
         });
+        let broken: Vec<(usize, Item, Value)> = if response.generated.is_some() {
+            Vec::new()
+        } else {
+            let calls = response.calls.iter();
+            calls.map(|call| response.call_done(call)).collect()
+        };
         if let Some((index, item, text)) = message {
             self.tell_message_done(&id, index, &item, (speaks, &text));
+            self.item_done(&id, index, &item, is_apart);
+        }
+        for (index, item, event) in broken {
+            self.tell("response.function_call_arguments.done", event);
             self.item_done(&id, index, &item, is_apart);
         }
         let response = match self.response.take_if(|response| response.key == key) {
@@ -1406,7 +1478,7 @@ impl Realtime {
         let timeout = match detector {
             Some(Detector::ServerVad {
                 idle_timeout_ms, ..
-            }) if self.turn.is_none() => *idle_timeout_ms,
+            }) if self.turn.is_none() && self.idles < MAX_IDLES => *idle_timeout_ms,
             _ => None,
         };
         self.idle_at = timeout.and_then(|ms| now.checked_add(Duration::from_millis(ms)));
@@ -1418,6 +1490,7 @@ impl Realtime {
             return;
         }
         self.idle_at = None;
+        self.idles += 1;
         let item = self.id("item");
         let event = json!({"audio_start_ms": 0, "audio_end_ms": 0, "item_id": item});
         self.tell("input_audio_buffer.timeout_triggered", event);

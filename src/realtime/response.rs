@@ -27,6 +27,10 @@ pub struct Create {
     pub input: Option<Vec<Item>>,
     /// Whether the answer is no part of the conversation.
     pub is_apart: bool,
+    /// Whether the client has asked for it, and not a turn.
+    pub is_asked: bool,
+    pub parallel_tool_calls: Option<bool>,
+    pub reasoning_effort: Option<String>,
 }
 
 /// Why an answer has ended without being complete.
@@ -132,14 +136,34 @@ impl Create {
                 }
                 (Version::Current, "audio") => {
                     let output = value.get("output").unwrap_or(&Value::Null);
-                    let of = |name| output.get(name).unwrap_or(&Value::Null);
-                    let own = voice(of("voice"), &param)?;
-                    same_voice(own.as_deref(), session, &param)?;
+                    for (name, value) in output.as_object().into_iter().flatten() {
+                        let param = format!("{param}.output.{name}");
+                        match name.as_str() {
+                            "voice" => {
+                                same_voice(voice(value, &param)?.as_deref(), session, &param)?
+                            }
+                            "format" => same_format(value, session, &param)?,
+                            _ => {
+                                return Err(Problem::new(
+                                    "unknown_parameter",
+                                    &param,
+                                    format!("there is no {param} here"),
+                                ));
+                            }
+                        }
+                    }
+                }
+                (Version::Beta, "output_audio_format") => same_format(value, session, &param)?,
+                (Version::Current, "parallel_tool_calls") => {
+                    create.parallel_tool_calls = value.as_bool();
+                }
+                (Version::Current, "reasoning") => {
+                    let effort = value.get("effort").unwrap_or(&Value::Null);
+                    create.reasoning_effort = text(effort, &param)?;
                 }
                 (Version::Beta, "voice") => {
                     same_voice(voice(value, &param)?.as_deref(), session, &param)?;
                 }
-                (_, "output_audio_format" | "parallel_tool_calls" | "reasoning") => {}
                 _ => {
                     let message = format!("there is no {param} here");
                     return Err(Problem::new("unknown_parameter", &param, message));
@@ -148,6 +172,15 @@ impl Create {
         }
         Ok(create)
     }
+}
+
+/// So does the format.
+fn same_format(value: &Value, session: &SessionObject, param: &str) -> Result<(), Problem> {
+    if value.is_null() || Sound::read(value, param)? == session.output {
+        return Ok(());
+    }
+    let message = "the format belongs to the session: change it with session.update";
+    Err(Problem::new("unsupported_value", param, message))
 }
 
 /// A voice belongs to the session.
@@ -275,12 +308,23 @@ impl Response {
                 name: call.function.name.clone(),
                 arguments: call.arguments.clone(),
             },
-            status: match (&self.generated, &self.end) {
-                (_, Some(_)) => "incomplete",
+            status: match (self.generated.map(|(finish, _)| finish), &self.end) {
+                // What interrupts the words beside it does not take it back.
+                (Some(Finish::Complete), _) => "completed",
+                (Some(_), _) | (None, Some(_)) => "incomplete",
                 (None, None) => "in_progress",
-                (Some(_), None) => "completed",
             },
         }
+    }
+
+    /// A call as an item that is over, and what is told of its arguments.
+    pub fn call_done(&self, call: &Call) -> (usize, Item, Value) {
+        let event = json!({
+            "response_id": self.id, "item_id": call.item, "output_index": call.index,
+            "call_id": call.function.id, "name": call.function.name,
+            "arguments": call.arguments,
+        });
+        (call.index, self.call_item(call), event)
     }
 
     /// Whether it still sounds, or will.

@@ -116,7 +116,7 @@ impl Sound {
         }
     }
 
-    fn read(value: &Value, param: &str) -> Result<Self, Problem> {
+    pub fn read(value: &Value, param: &str) -> Result<Self, Problem> {
         let name = match value {
             Value::String(name) => name.as_str(),
             Value::Object(format) => format.get("type").and_then(Value::as_str).unwrap_or(""),

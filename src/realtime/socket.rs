@@ -75,7 +75,9 @@ pub fn open(open: Open, writer: SocketWriter) -> RealtimeSocket {
         begin,
     } = open;
     let access = caller.access.clone();
-    let (session, events) = open_session(Arc::clone(&services), &settings, places, caller);
+    let (mut session, events) = open_session(Arc::clone(&services), &settings, places, caller);
+    // The client's events are counted here, and answers of models are bounded.
+    session.take_any_rate();
     let shared = Rc::new(Shared {
         machine: RefCell::new(Realtime::new(begin)),
         session: RefCell::new(Some(session)),
@@ -218,6 +220,8 @@ impl Shared {
                     take(event);
                     self.writer.event_room().await;
                 }
+                // Dropping a task that has ended does nothing.
+                self.answers.borrow_mut().remove(&key);
             }
             Err(error) => {
                 tracing::warn!(%error, "a language model does not answer");
@@ -233,7 +237,8 @@ impl Shared {
         format: Sound,
         named: &Named,
         language: String,
-    ) -> Result<String, String> {
+    ) -> Result<(String, u64), String> {
+        let length = format.milliseconds(sound.len() as u64);
         let provider = self.services.providers.speech_to_text(&named.provider);
         let provider = provider.ok_or_else(|| format!("{} has no recogniser", named.provider))?;
         let party = self.caller.party();
@@ -265,7 +270,7 @@ impl Shared {
                 text.push_str(segment.text.trim());
             }
         }
-        Ok(text)
+        Ok((text, length))
     }
 }
 

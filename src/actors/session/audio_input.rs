@@ -50,6 +50,8 @@ pub enum InputEvent {
     },
     /// The audio does not have the format that was announced. Told once per pipeline.
     Undecodable(String),
+    /// The client ends the turn behind the sound that came before this.
+    TurnEnds,
     /// Speech cannot have the rate that was announced. Told once per pipeline.
     WrongRate { wrong: WrongRate, said: SampleRate },
 }
@@ -522,6 +524,22 @@ impl AudioInput {
         Ok(())
     }
 
+    /// The turn ends with the sound that has come so far, when that is decoded.
+    pub fn end_turn(&self) {
+        let mut state = self.0.state.borrow_mut();
+        let last = state.pipelines.back();
+        match last.and_then(|slot| slot.pipeline.clone()) {
+            // Sound without bytes marks the place.
+            Some(pipeline) if !state.waiting.is_empty() => {
+                state.waiting.push_back((pipeline, Bytes::new()));
+            }
+            _ => {
+                drop(state);
+                self.tell(InputEvent::TurnEnds);
+            }
+        }
+    }
+
     /// Takes audio of the room, which is never decoded here and never waits. False while no config listens.
     pub fn push_room(&self, audio: Pcm) -> bool {
         let state = self.0.state.borrow();
@@ -586,6 +604,7 @@ impl AudioInput {
         loop {
             let next = self.0.state.borrow_mut().next_slice();
             match next {
+                Some((_, slice)) if slice.is_empty() => self.tell(InputEvent::TurnEnds),
                 Some((pipeline, slice)) => {
                     let mut all = self.decode(&pipeline, &slice);
                     while !all {

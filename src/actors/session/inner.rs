@@ -23,6 +23,13 @@ pub fn open_session(
 }
 
 impl InnerSession {
+    /// Takes messages at any rate from now on: for a part of the server that limits what it passes on itself.
+    pub fn take_any_rate(&mut self) {
+        if let Some(socket) = &mut self.0 {
+            socket.take_any_rate();
+        }
+    }
+
     /// Sends a message of `/ws`.
     pub fn text(&mut self, text: impl Into<ByteString>) {
         if let Some(socket) = &mut self.0 {

@@ -14,19 +14,22 @@ const BYTES: u32 = 16 << 10;
 
 /// What a client may still send.
 #[derive(Debug, Clone, Copy)]
-pub struct MessageRate(TokenBucket);
+pub struct MessageRate(Option<TokenBucket>);
 
 impl Default for MessageRate {
     fn default() -> Self {
-        Self(TokenBucket::new(PER_SECOND, AT_ONCE))
+        Self(Some(TokenBucket::new(PER_SECOND, AT_ONCE)))
     }
 }
 
 impl MessageRate {
+    /// That of a client that is a part of this server, and limits itself.
+    pub const UNLIMITED: Self = Self(None);
+
     /// Whether a message of so many bytes is within the rate.
     pub fn accepts(&mut self, bytes: usize, now: Instant) -> bool {
         let cost = 1.0 + bytes as f64 / f64::from(BYTES);
-        self.0.take(cost, now)
+        self.0.as_mut().is_none_or(|bucket| bucket.take(cost, now))
     }
 }
 

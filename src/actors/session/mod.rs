@@ -997,8 +997,7 @@ impl Handler<FromClient> for SessionActor {
 
     fn handle(&mut self, FromClient(command): FromClient, context: &mut Context<Self>) {
         self.look_at_output();
-        let moment = self.moment();
-        self.state.message(command, moment);
+        self.state.message(command);
         self.carry_out(context);
         self.messages += 1;
         // Events are sent before the next message causes more of them.

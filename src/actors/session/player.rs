@@ -782,8 +782,9 @@ impl State {
             };
             if let Some(heard) = heard {
                 let id = id.clone();
+                let failed = matches!(event.kind, EventKind::Failed { .. });
                 // Once for each utterance, of which few wait.
-                responder.do_send(UtteranceEnded { id, heard });
+                responder.do_send(UtteranceEnded { id, heard, failed });
             }
         }
         if let Some(recorder) = &self.recorder {

@@ -36,10 +36,11 @@ impl SessionActor {
     /// Leads the conversation like this from now on; what was said so far stays known.
     pub(super) fn lead(&mut self, agent: Option<AgentConfig>, context: &mut Context<Self>) {
         let Some(config) = agent else {
+            // The player knows it until its last answer is over.
             if let Some(responder) = self.responder.take() {
                 responder.do_send(DismissResponder);
             }
-            return self.to_player(|player| player.set_responder(None));
+            return;
         };
         let endpoint = match self.endpoint(&config) {
             Ok(endpoint) => endpoint,

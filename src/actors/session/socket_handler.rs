@@ -186,6 +186,15 @@ impl SessionSocket {
     }
 }
 
+impl SessionSocket {
+    /// Takes messages at any rate.
+    pub(super) const fn take_any_rate(&mut self) {
+        if let Self::First(handler) = self {
+            handler.rate = MessageRate::UNLIMITED;
+        }
+    }
+}
+
 impl SocketHandler for SessionSocket {
     fn text(&mut self, text: ByteString) {
         match self {
@@ -611,6 +620,10 @@ impl SessionSocketHandler {
                 let message = "too many configs wait to be carried out";
                 return self.refuse(&origin, ErrorCode::Overloaded, message);
             }
+        }
+        // It belongs to the sound before it, which may wait to be decoded.
+        if let ClientMessage::EndTurn = message {
+            self.audio_input.end_turn();
         }
         let command = Command {
             config,

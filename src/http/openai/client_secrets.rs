@@ -145,16 +145,7 @@ pub async fn create(
     state: web::Data<AppState>,
     JsonBody(request): JsonBody<SecretRequest>,
 ) -> Result<web::Json<SecretObject>, ApiError> {
-    let after = request.expires_after;
-    if let Some(anchor) = after.as_ref().and_then(|after| after.anchor.as_deref())
-        && anchor != "created_at"
-    {
-        return Err(invalid("expires_after.anchor: must be created_at"));
-    }
-    let seconds = after.and_then(|after| after.seconds).unwrap_or(DEFAULT);
-    if !(SHORTEST..=LONGEST).contains(&seconds) {
-        return Err(invalid("expires_after.seconds: must be from 10 to 7200"));
-    }
+    let seconds = seconds(request.expires_after.as_ref())?;
     let session = request
         .session
         .unwrap_or_else(|| json!({"type": "realtime"}));
@@ -187,8 +178,36 @@ pub async fn create_beta_transcription(
     beta(&state, &access, session)
 }
 
-fn beta(state: &AppState, access: &Access, session: Value) -> Result<web::Json<Value>, ApiError> {
-    let (value, expires_at, mut shown) = made(state, access, session, DEFAULT, Version::Beta)?;
+/// How long a key opens sessions.
+fn seconds(after: Option<&ExpiresAfter>) -> Result<u64, ApiError> {
+    if let Some(anchor) = after.and_then(|after| after.anchor.as_deref())
+        && anchor != "created_at"
+    {
+        return Err(invalid("expires_after.anchor: must be created_at"));
+    }
+    let seconds = after.and_then(|after| after.seconds).unwrap_or(DEFAULT);
+    if !(SHORTEST..=LONGEST).contains(&seconds) {
+        return Err(invalid("expires_after.seconds: must be from 10 to 7200"));
+    }
+    Ok(seconds)
+}
+
+fn beta(
+    state: &AppState,
+    access: &Access,
+    mut session: Value,
+) -> Result<web::Json<Value>, ApiError> {
+    let wanted = session.as_object_mut();
+    let wanted = wanted.and_then(|fields| fields.remove("client_secret"));
+    let after = wanted
+        .as_ref()
+        .and_then(|wanted| wanted.get("expires_after"));
+    let after = after.map(|after| {
+        ExpiresAfter::deserialize(after)
+            .map_err(|_| invalid("client_secret.expires_after: must be {\"anchor\", \"seconds\"}"))
+    });
+    let seconds = seconds(after.transpose()?.as_ref())?;
+    let (value, expires_at, mut shown) = made(state, access, session, seconds, Version::Beta)?;
     shown["client_secret"] = json!({"value": value, "expires_at": expires_at});
     Ok(web::Json(shown))
 }

@@ -212,12 +212,12 @@ impl Session {
     }
 
     /// Takes a message; while a config is pending it waits.
-    pub fn message(&mut self, command: Command, moment: Moment) {
+    pub fn message(&mut self, command: Command) {
         if self.ending.has_begun() {
             return;
         }
         match self.config.admit(command) {
-            Admission::Now(command) => self.carry_out(command, moment),
+            Admission::Now(command) => self.carry_out(command),
             Admission::Waits => {}
             Admission::Refused(command) => {
                 let origin = command.message.origin();
@@ -232,12 +232,12 @@ impl Session {
         }
     }
 
-    fn carry_out(&mut self, command: Command, moment: Moment) {
+    fn carry_out(&mut self, command: Command) {
         let Command {
             config, message, ..
         } = command;
         let (origin, before) = (message.origin(), self.effects.len());
-        self.carry_out_message(config, message, moment);
+        self.carry_out_message(config, message);
         for effect in self.effects.iter_mut().skip(before) {
             if let Effect::Tell(told) = effect {
                 told.answer(&origin);
@@ -245,7 +245,7 @@ impl Session {
         }
     }
 
-    fn carry_out_message(&mut self, config: u64, message: ClientMessage, moment: Moment) {
+    fn carry_out_message(&mut self, config: u64, message: ClientMessage) {
         match message {
             ClientMessage::Config(wanted) => match self.config.configure(config, *wanted) {
                 Ok(()) => self.prepare(config),
@@ -255,7 +255,7 @@ impl Session {
                 Ok(()) => self.prepare(config),
                 Err(refusal) => self.refuse(refusal.code, refusal.message),
             },
-            ClientMessage::EndTurn => self.end_turn(moment),
+            ClientMessage::EndTurn => self.end_turn(),
             message => match self.action(message) {
                 Ok(effect) => self.effects.push(effect),
                 Err(refusal) => self.refuse(refusal.code, refusal.message),
@@ -263,18 +263,16 @@ impl Session {
         }
     }
 
-    /// The client says that the speaker has finished.
-    fn end_turn(&mut self, moment: Moment) {
+    /// The client says that the speaker has finished. The turn ends where its sound does, which the input tells.
+    fn end_turn(&mut self) {
         let listens = match self.config.configured() {
             Ok(in_force) => in_force.params.stt.is_some(),
             Err(refusal) => return self.refuse(refusal.code, refusal.message),
         };
         if !listens {
             let problem = "end_turn: the session hears nobody, or each participant for themselves";
-            return self.refuse(ErrorCode::AudioDisabled, problem);
+            self.refuse(ErrorCode::AudioDisabled, problem);
         }
-        let outputs = self.recogniser.client_ends(moment);
-        self.follow(outputs, moment);
     }
 
     /// What a message other than a config asks for.
@@ -371,7 +369,7 @@ impl Session {
             Ok(prepared) => prepared,
             Err(refusal) => {
                 self.config_failed(config, refusal);
-                return self.carry_on(moment);
+                return self.carry_on();
             }
         };
         pending.room = room;
@@ -435,7 +433,7 @@ impl Session {
         self.effects.push(Effect::Lead(agent.map(Box::new)));
         let outputs = self.recogniser.replay_early();
         self.follow(outputs, moment);
-        self.carry_on(moment);
+        self.carry_on();
     }
 
     /// The session has a new socket.
@@ -457,9 +455,9 @@ impl Session {
     }
 
     /// Carries out what waited for the config, up to the next one.
-    fn carry_on(&mut self, moment: Moment) {
+    fn carry_on(&mut self) {
         while let Some(command) = self.config.next() {
-            self.carry_out(command, moment);
+            self.carry_out(command);
         }
     }
 
@@ -491,7 +489,7 @@ impl Session {
                 Output::Failed(refusal) => {
                     if let Some(config) = self.config.pending_number() {
                         self.config_failed(config, refusal);
-                        self.carry_on(moment);
+                        self.carry_on();
                     }
                     continue;
                 }

@@ -497,7 +497,7 @@ impl RecogniserMachine {
     }
 
     /// The client says that the speaker has finished.
-    pub fn client_ends(&mut self, moment: Moment) -> Vec<Output> {
+    fn client_ends(&mut self, moment: Moment) -> Vec<Output> {
         if let Some(turns) = &mut self.turns {
             let events = turns.client_ends(moment);
             self.turned(events);
@@ -601,6 +601,7 @@ impl RecogniserMachine {
     pub fn input(&mut self, event: InputEvent, moment: Moment) -> Vec<Output> {
         match event {
             InputEvent::Voice { event, sound } => self.voice(event, sound, moment),
+            InputEvent::TurnEnds => return self.client_ends(moment),
             InputEvent::Undecodable(problem) => {
                 self.refuse(ErrorCode::InvalidMessage, format!("binary: {problem}"));
             }
