@@ -294,6 +294,7 @@ async fn a_client_may_end_turns_itself_and_send_sound_as_an_item() {
         format!("You said: {}", told["heard"].as_str().unwrap())
     );
     assert_eq!(told["refused"]["code"], "input_audio_buffer_commit_empty");
+    understood(&told["burst"], HELLO);
     understood(&json!(first_text(&told["second"])), HELLO);
     let types = told["types"].to_string();
     assert!(!types.contains("speech_started"), "{types}");

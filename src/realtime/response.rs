@@ -140,7 +140,7 @@ impl Create {
                         let param = format!("{param}.output.{name}");
                         match name.as_str() {
                             "voice" => {
-                                same_voice(voice(value, &param)?.as_deref(), session, &param)?
+                                same_voice(voice(value, &param)?.as_deref(), session, &param)?;
                             }
                             "format" => same_format(value, session, &param)?,
                             _ => {

@@ -198,6 +198,10 @@ async def manual(talk, sound):
     heard = await talk.wait("conversation.item.input_audio_transcription.completed")
     await talk.connection.input_audio_buffer.commit()
     refused = await talk.wait("error")
+    # All at once, and the end at once behind it.
+    await talk.connection.input_audio_buffer.append(audio=base64.b64encode(sound).decode())
+    await talk.connection.input_audio_buffer.commit()
+    burst = await talk.wait("conversation.item.input_audio_transcription.completed", 2)
     content = [{"type": "input_audio", "audio": base64.b64encode(sound).decode()}]
     await talk.connection.conversation.item.create(item={"type": "message", "role": "user", "content": content})
     await talk.connection.response.create(response={"output_modalities": ["text"]})
@@ -205,6 +209,7 @@ async def manual(talk, sound):
     return {
         "types": talk.types(),
         "heard": heard.transcript,
+        "burst": burst.transcript,
         "first": first.response.to_dict(),
         "refused": refused.error.to_dict(),
         "second": second.response.to_dict(),

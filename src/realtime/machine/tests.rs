@@ -325,6 +325,49 @@ fn the_model_goes_on_when_nobody_answers() {
 }
 
 #[test]
+fn calls_keep_apart_whose_ids_begin_anew_with_each_answer() {
+    let mut scene = Scene::usual();
+    for _ in 0..2 {
+        scene.says("Call");
+        let function = vivavoce_llm::FunctionCall {
+            id: "call_0".to_owned(),
+            name: "f".to_owned(),
+        };
+        let call = AnswerEvent::Call {
+            index: 0,
+            begins: Some(function),
+            arguments: "{}".to_owned(),
+        };
+        let key = scene.machine.keys;
+        scene.machine.answer(key, Ok(call), scene.now);
+        scene.note().model_ends();
+    }
+    let done = scene.all("response.function_call_arguments.done");
+    assert_eq!(done.len(), 2);
+    assert_ne!(done[0]["call_id"], done[1]["call_id"]);
+}
+
+#[test]
+fn an_answer_that_was_cancelled_before_it_was_heard_was_not_said() {
+    let mut scene = Scene::usual();
+    scene
+        .says("Hi")
+        .model("Never")
+        .client(json!({"type": "response.cancel"}));
+    let response = &scene.last("response.done")["response"];
+    assert_eq!(response["output"][0]["content"][0]["transcript"], "");
+    scene.says("Again");
+    assert_eq!(scene.asked[1].messages.len(), 2);
+    // One that waits is told, too.
+    scene
+        .model("Now.")
+        .model_ends()
+        .client(json!({"type": "response.create", "event_id": "next"}));
+    scene.client(json!({"type": "output_audio_buffer.clear"}));
+    assert_eq!(scene.last("error")["error"]["event_id"], "next");
+}
+
+#[test]
 fn the_beta_has_its_names() {
     let mut scene = Scene::new(Version::Beta, Kind::Conversation);
     scene
