@@ -56,7 +56,10 @@ async fn the_server_greets_answers_and_remembers_what_was_heard() {
         (id.as_str(), "interrupted")
     );
     let heard = cut.text("text").to_owned();
-    assert!(heard.starts_with("This is sentence number one"), "{heard}");
+    assert!(
+        heard.starts_with("This") && !heard.contains("number ten"),
+        "{heard}"
+    );
     let answered = session.next("response_done").await;
     assert_eq!(answered["status"], "completed", "{answered}");
     assert_eq!(
