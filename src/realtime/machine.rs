@@ -68,13 +68,6 @@ pub enum Output {
         /// In this language.
         language: String,
     },
-    /// Close the socket.
-    Close {
-        /// With this code.
-        code: u16,
-        /// And reason.
-        reason: String,
-    },
 }
 
 /// What a conversation begins with.

@@ -201,7 +201,6 @@ impl Shared {
                     let work = tokio::task::spawn_local(work.in_current_span());
                     *self.items.borrow_mut() = Some(AbortOnDropHandle::new(work));
                 }
-                Output::Close { code, reason } => self.writer.close(code, reason),
             }
         }
         self.changed.notify_one();

@@ -37,8 +37,6 @@ const CLOSING: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 /// The mark before a hang-up.
 const LAST: &str = "hangup";
-/// The longest reason of a close frame.
-const MAX_REASON_BYTES: usize = 123;
 
 /// What is known of a call before its first message.
 pub struct Incoming {
@@ -305,12 +303,7 @@ impl Wire {
     fn refuse(&self, code: u16, problem: &str) {
         let carrier = self.kind;
         tracing::warn!(carrier, problem, "a carrier's socket is refused");
-        let mut end = problem.len().min(MAX_REASON_BYTES);
-        while !problem.is_char_boundary(end) {
-            end -= 1;
-        }
-        let reason = problem.get(..end).unwrap_or_default();
-        self.writer.close(code, reason);
+        self.writer.close(code, problem);
     }
 
     /// A message that must arrive.
