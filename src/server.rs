@@ -1,6 +1,7 @@
 //! Assembles the server from its settings and runs it until it is told to stop.
 
 mod listening;
+mod prompts;
 #[cfg(test)]
 mod providers_page;
 mod reload;
@@ -55,6 +56,7 @@ use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
 use crate::tls_roots::{Authorities, AuthoritiesError};
 use crate::webhooks::{WebhookSettings, Webhooks};
 use listening::{Served, Serving};
+use prompts::Prompts;
 pub use reload::Read;
 use reload::Reloadable;
 use rooms::OpenRooms;
@@ -108,6 +110,9 @@ pub enum ServerError {
     /// The spool of webhooks cannot be used.
     #[error("data_dir: webhooks cannot be stored there: {0}")]
     Webhooks(#[source] io::Error),
+    /// A recording for callers cannot be used. It names the setting.
+    #[error("{0}")]
+    Prompts(String),
     /// The trunks of embedded rooms cannot be loaded.
     #[error("data_dir: trunks cannot be stored there: {0}")]
     Trunks(#[source] io::Error),
@@ -478,9 +483,8 @@ fn app_state(
     notifiers: &Notifiers,
     rooms: &OpenRooms,
     drain: &Drain,
-    (quotas, authorities): (&Quotas, &Authorities),
+    (quotas, authorities, synthesizer): (&Quotas, &Authorities, Arc<Synthesizer>),
 ) -> Result<(web::Data<Sockets>, web::Data<AppState>), ServerError> {
-    let synthesizer = synthesizer(settings, providers, quotas)?;
     let llm = Endpoints::new(settings, authorities).map_err(ServerError::Llm)?;
     let llm = Arc::new(llm);
     let sessions = SessionRegistry::default().start();
@@ -555,13 +559,15 @@ async fn serve(config: &Config, read: Read, takeover: bool) -> Result<(), Server
     let providers = Arc::new(providers(settings)?);
     let quotas = Quotas::new(settings);
     let notifiers = notifiers(settings, &authorities, &quotas, former.clone()).await?;
+    let synthesizer = synthesizer(settings, &providers, &quotas)?;
+    let prompts = Arc::new(Prompts::open(settings, &providers, &synthesizer)?);
     let rooms = OpenRooms::open(
         settings,
         &authorities,
         &notifiers.webhooks,
         &notifiers.hooks.clone().recipient(),
         notifiers.owners.clone(),
-        &quotas.calls,
+        (&quotas.calls, prompts),
         (&listening, former.clone()),
     )
     .await?;
@@ -575,7 +581,7 @@ async fn serve(config: &Config, read: Read, takeover: bool) -> Result<(), Server
         given: CancellationToken::new(),
         sockets: listening.clone(),
     };
-    let shared = (&quotas, &authorities);
+    let shared = (&quotas, &authorities, synthesizer);
     let (sockets, state) = app_state(
         settings, auth, &providers, &notifiers, &rooms, &drain, shared,
     )?;

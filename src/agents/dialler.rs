@@ -319,7 +319,7 @@ impl Place for InRoom {
             to: call.to.clone(),
             headers: call.headers.clone(),
             stream_id: stream_id.to_owned(),
-            carrier: None,
+            carrier: call.carrier.clone(),
         }
     }
 

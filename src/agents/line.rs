@@ -407,7 +407,7 @@ mod tests {
             from: None,
             to: None,
             carrier: CarrierOfCall {
-                kind: "twilio",
+                kind: "twilio".to_owned(),
                 call_id: "CA1".to_owned(),
                 parameters: BTreeMap::new(),
             },

@@ -28,6 +28,7 @@ pub struct Account {
     numbers: Vec<String>,
     /// Whose calls these are; nobody's are the operator's.
     pub tenant: Option<TenantId>,
+    room: Option<String>,
 }
 
 /// Keys and secrets are not shown.
@@ -53,6 +54,7 @@ struct Entry {
     #[serde(default)]
     numbers: Vec<String>,
     tenant: Option<String>,
+    room: Option<String>,
 }
 
 impl Account {
@@ -65,12 +67,38 @@ impl Account {
             secret: None,
             numbers: Vec::new(),
             tenant: None,
+            room: None,
         }
     }
 
     /// Its secret in paths.
     pub fn secret(&self) -> Option<&str> {
         self.secret.as_ref().map(Secret::expose)
+    }
+
+    /// The room that a call joins; `None` where calls are in no room.
+    pub fn room(&self, call_id: &str, from: Option<&str>, to: Option<&str>) -> Option<String> {
+        let room = self.room.as_ref()?;
+        let values = [
+            call_id,
+            from.unwrap_or("anonymous"),
+            to.unwrap_or("unknown"),
+        ];
+        // In one pass: what a caller says of itself is no placeholder.
+        let mut name = String::new();
+        let mut rest = room.as_str();
+        while let Some(place) = rest.find('{') {
+            let (before, there) = rest.split_at(place);
+            name.push_str(before);
+            let known = PLACEHOLDERS.iter().zip(values);
+            let found = known
+                .into_iter()
+                .find(|(known, _)| there.starts_with(*known));
+            let (known, value) = found.map_or((1, "{"), |(known, value)| (known.len(), value));
+            name.push_str(value);
+            rest = there.get(known..).unwrap_or_default();
+        }
+        Some(name + rest)
     }
 
     /// The called number of a call that names this one, or none; `None` where the call is for a number of somebody else.
@@ -87,6 +115,9 @@ impl Account {
         }
     }
 }
+
+/// What stands for itself in the name of a room.
+const PLACEHOLDERS: [&str; 3] = ["{call_id}", "{from}", "{to}"];
 
 /// Numbers are the same with and without the sign of the international form.
 fn plain(number: &str) -> &str {
@@ -196,7 +227,7 @@ impl Accounts {
 fn read(entry: &serde_json::Value) -> Result<Account, String> {
     let entry = Entry::deserialize(entry).map_err(|_| {
         // The error of the parser quotes what may be a secret.
-        "must be an object with kind, signing_key or secret, and perhaps numbers and tenant"
+        "must be an object with kind, signing_key or secret, and perhaps numbers, tenant and room"
             .to_owned()
     })?;
     let Some(carrier) = carrier(&entry.kind) else {
@@ -240,6 +271,18 @@ fn read(entry: &serde_json::Value) -> Result<Account, String> {
             "numbers: must be at most {MAX_NUMBERS}, none of them blank"
         ));
     }
+    if let Some(room) = &entry.room {
+        let mut plain = room.clone();
+        for placeholder in PLACEHOLDERS {
+            plain = plain.replace(placeholder, "");
+        }
+        if room.trim().is_empty() || plain.contains(['{', '}']) {
+            let known = PLACEHOLDERS.join(", ");
+            return Err(format!(
+                "room: must be a name, in which {known} are replaced"
+            ));
+        }
+    }
     let tenant = entry
         .tenant
         .map(|tenant| TenantId::new(&tenant))
@@ -250,6 +293,7 @@ fn read(entry: &serde_json::Value) -> Result<Account, String> {
         secret: entry.secret.map(Secret::new),
         numbers: entry.numbers,
         tenant: tenant.map_err(|error| format!("tenant: {error}"))?,
+        room: entry.room,
     })
 }
 
@@ -314,6 +358,20 @@ mod tests {
     }
 
     #[test]
+    fn a_room_is_named_after_its_call() {
+        let room = |name: &str| {
+            let json =
+                serde_json::json!([{"kind": "twilio", "secret": "0123456789abcdef", "room": name}]);
+            let accounts = accounts(&json.to_string()).unwrap();
+            let account = admitted(&accounts, "0123456789abcdef").unwrap();
+            // Whoever calls has chosen the number.
+            account.room("CA1", Some("{to}"), None).unwrap()
+        };
+        assert_eq!(room("support"), "support");
+        assert_eq!(room("{to}-{call_id}-{from}."), "unknown-CA1-{to}.");
+    }
+
+    #[test]
     fn what_is_wrong_is_named_and_never_quoted() {
         for (json, problem) in [
             ("{}", "must be a list"),
@@ -341,6 +399,10 @@ mod tests {
             (
                 r#"[{"kind": "twilio", "signing_key": "s3cret", "tenant": ""}]"#,
                 "tenant: ",
+            ),
+            (
+                r#"[{"kind": "twilio", "signing_key": "s3cret", "room": "call-{id}"}]"#,
+                "room: must be a name",
             ),
             (
                 r#"[{"kind": "twilio", "signing_key": "s3cret", "key": "s3cret"}]"#,

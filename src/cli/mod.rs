@@ -11,6 +11,7 @@ mod print_config;
 mod recordings;
 mod say;
 mod serve;
+mod sip;
 mod speech_worker;
 mod stt_worker;
 mod token;
@@ -77,6 +78,8 @@ enum Command {
     Recordings(recordings::Arguments),
     /// Create a token for joining a room
     Token(token::Arguments),
+    /// Say what would become of a telephone call
+    Sip(sip::Arguments),
     /// Measure the performance of the server under load
     #[cfg(feature = "development")]
     Bench(bench::Arguments),
@@ -168,6 +171,7 @@ fn dispatch(config: &ConfigArgs, command: Command) -> Result<(), Failure> {
         Command::Models(arguments) => models::run(&load(config, &[])?, &arguments),
         Command::Recordings(arguments) => recordings::run(&load(config, &[])?, &arguments),
         Command::Token(arguments) => token::run(&load(config, &[])?, &arguments),
+        Command::Sip(arguments) => sip::run(&load(config, &[])?, &arguments),
         #[cfg(feature = "development")]
         Command::Bench(arguments) => bench::run(config, &arguments),
         #[cfg(feature = "development")]

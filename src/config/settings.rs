@@ -490,9 +490,10 @@ settings! {
 
     /// Telephone carriers whose media comes by WebSocket.
     carriers: Carriers {
-        /// Accounts at carriers: `[{"kind","signing_key"?,"secret"?,"numbers"?,"tenant"?}]`. `signing_key` is what the carrier signs
+        /// Accounts at carriers: `[{"kind","signing_key"?,"secret"?,"numbers"?,"tenant"?,"room"?}]`. `signing_key` is what the carrier signs
         /// with (Twilio's and Plivo's auth token, Telnyx' public key, Vonage's signature secret, Genesys' client secret), `secret`
-        /// what is in the path where it does not sign (of Genesys the API key).
+        /// what is in the path where it does not sign (of Genesys the API key). With `room` calls are participants of the room of
+        /// that name, in which `{call_id}`, `{from}` and `{to}` are replaced; without it they are sessions of `agent.url`.
         accounts_json: Option<JsonText> = "", "carriers.accounts_json", "CARRIERS_ACCOUNTS_JSON";
         /// The URL of this server as carriers know it, `https://…`, for their signatures and documents; where absent, what the
         /// request says.
@@ -573,6 +574,14 @@ settings! {
         tls_key: Option<PathBuf> = "", "sip.tls_key", "SIP_TLS_KEY";
         /// Who may call in, as addresses or networks; nobody if absent.
         allowed_addresses: Networks = "", "sip.allowed_addresses", "SIP_ALLOWED_ADDRESSES";
+        /// What a caller hears who is to enter the PIN of a dispatch rule, in the default voice.
+        pin_text: String = "Please enter the PIN, followed by the hash key.", "sip.pin_text", "SIP_PIN_TEXT";
+        /// A recording (WAV, MP3, FLAC, Ogg/Opus) instead.
+        pin_sound: Option<PathBuf> = "", "sip.pin_sound", "SIP_PIN_SOUND";
+        /// What a caller hears who has entered a wrong one.
+        wrong_pin_text: String = "This PIN is not right. Please try again.", "sip.wrong_pin_text", "SIP_WRONG_PIN_TEXT";
+        /// A recording instead.
+        wrong_pin_sound: Option<PathBuf> = "", "sip.wrong_pin_sound", "SIP_WRONG_PIN_SOUND";
         /// Additional sources of calls' media besides `sip.allowed_addresses`, as addresses or networks, for media that
         /// comes neither from the address in the call's SDP nor from that of its signalling. It is played once it has
         /// proved to be a stream.

@@ -118,6 +118,12 @@ pub fn is_inbound(participant: &ParticipantInfo) -> bool {
     told(attribute::RULE_ID) || CALLED.into_iter().any(told)
 }
 
+/// Whether a telephone participant comes by a carrier's socket.
+pub fn is_by_carrier(participant: &ParticipantInfo) -> bool {
+    let kind = participant.attributes.get(attribute::CARRIER);
+    participant.kind() == Kind::Sip && kind.is_some_and(|kind| !kind.is_empty())
+}
+
 /// The id of the notification, the same whichever server sends it and however often: derived from the event's id, or
 /// from the participant's id if it has none.
 pub fn event_id(event: &WebhookEvent) -> Uuid {

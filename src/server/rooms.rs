@@ -24,6 +24,7 @@ use crate::providers::rooms::telephone::{CallNews, WAITING_NEWS};
 use crate::quotas::Quota;
 use crate::rooms::{Bounds, EventReceiver, RoomServer};
 use crate::telephony::agent::TlsSettings;
+use crate::telephony::bridge::Prompts;
 use crate::telephony::trunks::Trunks;
 use crate::tls_roots::Authorities;
 use crate::webhooks::{RoomEvents, Webhooks};
@@ -64,7 +65,7 @@ impl OpenRooms {
         webhooks: &Webhooks,
         hooks: &Recipient<CallJoined>,
         owners: Option<CallOwners>,
-        calls: &Quota,
+        (calls, prompts): (&Quota, Arc<dyn Prompts>),
         (sockets, former): (&Sockets, Option<Arc<Former>>),
     ) -> Result<Self, ServerError> {
         let rtc = &settings.rtc;
@@ -91,7 +92,11 @@ impl OpenRooms {
                 let bounds = Bounds::new(settings);
                 let parts = (sockets, turn_tls(settings)?);
                 let started = embedded::start(rtc, data_dir, claim_unowned, bounds, parts)?;
+                let trunks = Trunks::open(data_dir).map_err(ServerError::Trunks)?;
+                let trunks = Arc::new(trunks);
                 let parts = BridgeParts {
+                    trunks: Arc::clone(&trunks),
+                    prompts,
                     tls: sip_tls(settings)?,
                     rooms: (started.server.clone(), started.key.key.clone()),
                     owners,
@@ -103,7 +108,6 @@ impl OpenRooms {
                 let telephone = Arc::new(telephone.map_err(ServerError::Telephone)?);
                 let provider = started.provider.with_telephone(telephone.clone());
                 let provider = provider.with_former(former);
-                let trunks = Trunks::open(data_dir).map_err(ServerError::Trunks)?;
                 let events = RoomEvents::open(settings, &started.key, authorities);
                 let events = events.map_err(ServerError::RoomEvents)?;
                 let open = Self::of(settings, Arc::new(provider), news, webhooks, hooks, calls);
@@ -115,7 +119,7 @@ impl OpenRooms {
                     )),
                     embedded: Some(started.server),
                     telephone: Some(telephone),
-                    trunks: Some(Arc::new(trunks)),
+                    trunks: Some(trunks),
                     ..open
                 })
             }

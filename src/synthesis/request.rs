@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::alignment::SpokenText;
 use super::pronunciation::{Pronunciation, Pronunciations};
-use vivavoce_audio::format::{AudioFormat, Encoding};
+use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
 use vivavoce_core::ssml::Ssml;
 use vivavoce_seams::OwnCredential;
 
@@ -135,6 +135,16 @@ pub struct SpeechConfig {
 }
 
 impl TtsConfig {
+    /// The default model and voice of a provider, as samples of this rate.
+    pub fn of(provider: &str, rate: SampleRate) -> Self {
+        Self {
+            provider: Some(provider.to_owned()),
+            model: Some(String::new()),
+            sample_rate: Some(rate.hz().into()),
+            ..Self::default()
+        }
+    }
+
     /// Validates every field and fills in the defaults.
     pub fn check(self) -> Result<SpeechConfig, InvalidField> {
         let provider = match self.provider.as_deref() {

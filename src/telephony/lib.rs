@@ -35,7 +35,8 @@
 //! - [`media`] negotiates, receives and sends audio, on threads of its own.
 //! - [`call`] is the life of one call as a state machine, and the task that connects it to `agent`, `media` and a room.
 //! - [`bridge`] places and accepts calls, limits them, and knows which there are.
-//! - [`trunks`] keeps what clients of LiveKit's SIP API configure.
+//! - [`trunks`] keeps what clients of LiveKit's SIP API configure: trunks and dispatch rules.
+//! - [`dispatch`] decides by them whether an inbound call is let in, and which room it joins.
 //!
 //! A call is a participant of its room: [`bridge::Rooms`] is all that this crate needs of a room server. Which tenant may call
 //! whom is decided by its callers; LiveKit's own SIP service is spoken to by `providers/livekit`.
@@ -81,6 +82,7 @@
 pub mod agent;
 pub mod bridge;
 pub mod call;
+pub mod dispatch;
 pub mod media;
 mod random;
 #[cfg(test)]

@@ -178,6 +178,8 @@ async fn bridge_bounded(
     let own = 40_000 + u16::try_from(std::process::id() % 200).unwrap() * 100;
     let first = own + PORTS.fetch_add(1, Ordering::Relaxed) * 8;
     let settings = BridgeSettings {
+        trunks: None,
+        prompts: None,
         sockets: vivavoce_takeover::Sockets::default(),
         listen: vec![Listen {
             protocol,
@@ -553,6 +555,7 @@ async fn whoever_calls_puts_nobody_out_who_has_their_number_as_an_identity() {
         owner: None,
         metadata: String::new(),
         attributes: Vec::new(),
+        room_config: None,
         listen: vivavoce_seams::rooms::link::Listen::All,
         audio: true,
     };

@@ -5,6 +5,7 @@ mod agent;
 mod caller;
 mod doors;
 mod pipecat;
+mod rooms;
 mod trouble;
 
 use std::time::{Duration, Instant};

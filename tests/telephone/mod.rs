@@ -12,6 +12,7 @@ pub mod rig;
 mod rigs;
 mod sound;
 mod transfers;
+mod trunks;
 
 use std::time::{Duration, Instant};
 
@@ -63,7 +64,7 @@ impl Exchange {
             ("NULL_ENABLED", "true"),
         ];
         environment.extend_from_slice(settings);
-        let server = Server::start_with(&environment);
+        let server = Server::start_logged(&environment);
         let settings = environment.iter();
         let settings = settings.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         Self {

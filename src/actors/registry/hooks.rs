@@ -9,10 +9,12 @@ use livekit_protocol::{ParticipantInfo, WebhookEvent};
 use uuid::Uuid;
 
 use super::rooms::{Rooms, RoomsError, Taken};
+use crate::session::protocol::CarrierOfCall;
 use vivavoce_auth::{Access, Owner};
 use vivavoce_core::party::Party;
 use vivavoce_hooks::announcement::{
-    Announcement, RecentEvents, announcement, called_host, event_id, is_call, is_inbound,
+    Announcement, RecentEvents, announcement, called_host, event_id, is_by_carrier, is_call,
+    is_inbound,
 };
 use vivavoce_hooks::{CallOwners, Found, Hook, HookError, Hooks, Host, RequestedHook};
 use vivavoce_seams::rooms::telephone::attribute;
@@ -73,6 +75,8 @@ pub struct CallForAgent {
     pub owner: Option<Owner>,
     /// Whether it is an inbound call.
     pub is_telephone: bool,
+    /// Where it comes from, if by a carrier's socket.
+    pub carrier: Option<CarrierOfCall>,
 }
 
 /// Tells this recipient of calls from now on.
@@ -211,7 +215,13 @@ impl Teller {
         if self.settle_owner(event, rooms).await? == Taken::Occupied {
             return Ok(CallTold::NotTheirs);
         }
-        if event.participant.as_ref().is_some_and(is_inbound) {
+        if event.participant.as_ref().is_some_and(is_by_carrier) {
+            // Its room was made for whoever the carrier's account belongs to.
+            self.dial_agent(
+                event,
+                event.room.as_ref().map(|room| Owner::of(&room.metadata)),
+            );
+        } else if event.participant.as_ref().is_some_and(is_inbound) {
             self.dial_agent(event, self.owner_of(event));
         }
         let Some(call) = announcement(event, self.room_prefix.as_deref()) else {
@@ -322,6 +332,11 @@ impl Teller {
             headers: headers.collect(),
             owner: owner.filter(|_| self.owners.is_some()),
             is_telephone,
+            carrier: told(attribute::CARRIER).map(|kind| CarrierOfCall {
+                kind: kind.clone(),
+                call_id: known(attribute::CALL_ID).unwrap_or_default(),
+                parameters: parameters(caller),
+            }),
         };
         if let Err(error) = agents.try_send(call) {
             tracing::error!(%error, event = event.id, "no agent can be dialled for a call");
@@ -331,6 +346,16 @@ impl Teller {
     fn told(&self) -> std::sync::MutexGuard<'_, RecentEvents> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What the answer document gave to a call by a carrier's socket.
+fn parameters(caller: &ParticipantInfo) -> BTreeMap<String, String> {
+    let attributes = caller.attributes.iter();
+    let given = attributes.filter_map(|(name, value)| {
+        let name = name.strip_prefix(attribute::CARRIER_PARAMETER)?;
+        Some((name.to_owned(), value.clone()))
+    });
+    given.collect()
 }
 
 fn owner_of_call(owners: &CallOwners, caller: &ParticipantInfo) -> Owner {

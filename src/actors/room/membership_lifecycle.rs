@@ -100,6 +100,7 @@ pub async fn enter(
         owner: None,
         metadata: String::new(),
         attributes: Vec::new(),
+        room_config: None,
         listen: listen(&config),
         audio,
     };

@@ -14,6 +14,8 @@ use tokio_util::task::AbortOnDropHandle;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use uuid::Uuid;
 
+use super::room::{self, CallInRoom, CallRooms};
+
 use vivavoce_actors::session::protocol::CarrierOfCall;
 use vivavoce_agents::{AgentLines, Line, LineCall, LineSession};
 use vivavoce_audio::g711::Law;
@@ -44,6 +46,7 @@ pub struct Incoming {
     pub account: Option<Account>,
     pub access: Access,
     pub agents: AgentLines,
+    pub rooms: CallRooms,
     /// How long the carrier may take to say which call it is.
     pub config_timeout: Duration,
     pub session: Permit,
@@ -74,7 +77,7 @@ struct Call {
     wire: Rc<Wire>,
     told: LineCall,
     format: Format,
-    session: RefCell<Option<Rc<LineSession>>>,
+    hearer: RefCell<Option<Hearer>>,
     /// Samples that wait for a message's worth of them.
     waiting: RefCell<BytesMut>,
     /// So much sound fills a message.
@@ -88,6 +91,29 @@ struct Call {
     hanging_up: Cell<bool>,
     over: CancellationToken,
     cause: Cell<&'static str>,
+}
+
+/// Where a caller is heard.
+#[derive(Clone)]
+enum Hearer {
+    Session(Rc<LineSession>),
+    Room(Rc<CallInRoom>),
+}
+
+impl Hearer {
+    fn sound(&self, sound: Bytes) {
+        match self {
+            Self::Session(session) => session.sound(sound),
+            Self::Room(room) => room.sound(&sound),
+        }
+    }
+
+    fn pressed(&self, key: char) {
+        match self {
+            Self::Session(session) => session.pressed(key),
+            Self::Room(room) => room.pressed(key),
+        }
+    }
 }
 
 impl CarrierSocket {
@@ -123,8 +149,8 @@ impl CarrierSocket {
         }
     }
 
-    fn session(&self) -> Option<Rc<LineSession>> {
-        self.call.as_ref()?.session.borrow().clone()
+    fn hearer(&self) -> Option<Hearer> {
+        self.call.as_ref()?.hearer.borrow().clone()
     }
 
     fn read(&mut self, read: impl FnOnce(&mut dyn Codec) -> Result<Option<Event>, Misfit>) {
@@ -154,13 +180,13 @@ impl CarrierSocket {
                 if !self.pace.sound(duration, Instant::now()) {
                     return self.drop_one();
                 }
-                if let Some(session) = self.session() {
-                    session.sound(sound);
+                if let Some(hearer) = self.hearer() {
+                    hearer.sound(sound);
                 }
             }
             Event::Pressed(key) => {
-                if let Some(session) = self.session() {
-                    session.pressed(key);
+                if let Some(hearer) = self.hearer() {
+                    hearer.pressed(key);
                 }
             }
             Event::Mark(name) => {
@@ -195,6 +221,7 @@ impl CarrierSocket {
             account,
             access,
             agents,
+            rooms,
             carrier,
             session,
             unconfigured,
@@ -218,19 +245,22 @@ impl CarrierSocket {
             from: start.from,
             to,
             carrier: CarrierOfCall {
-                kind: self.wire.kind,
+                kind: self.wire.kind.to_owned(),
                 call_id,
                 parameters: start.parameters,
             },
             encoding: start.format.encoding.name(),
             rate: start.format.rate,
         };
-        let agent = agents.agent_of(told.to.as_deref(), access.tenant());
+        let room = account.as_ref().and_then(|account| {
+            let (from, to) = (told.from.as_deref(), told.to.as_deref());
+            account.room(&told.carrier.call_id, from, to)
+        });
         let call = Rc::new(Call {
             wire: Rc::clone(&self.wire),
             told,
             format: start.format,
-            session: RefCell::default(),
+            hearer: RefCell::default(),
             waiting: RefCell::default(),
             packet: carrier.packet(),
             pads: carrier.pads(),
@@ -241,17 +271,21 @@ impl CarrierSocket {
             cause: Cell::new("failed"),
         });
         self.call = Some(Rc::clone(&call));
-        // The session of an agent takes a place of its own.
-        drop((session, unconfigured));
+        drop(unconfigured);
         tokio::task::spawn_local(async move {
             let _work = work;
             let filling = tokio::task::spawn_local(Rc::clone(&call).fill());
             let _filling = AbortOnDropHandle::new(filling);
-            if let Some(agent) = agent {
-                agent.serve(Rc::clone(&call) as Rc<dyn Line>, access).await;
-            } else {
-                let carrier = call.wire.kind;
-                tracing::warn!(carrier, "there is no agent for a call (agent.url)");
+            match room {
+                Some(room) => {
+                    call.join(&rooms, &room, &access).await;
+                    drop(session);
+                }
+                None => {
+                    // The session of an agent takes a place of its own.
+                    drop(session);
+                    call.be_answered(&agents, access).await;
+                }
             }
             call.hang_up_now().await;
         });
@@ -334,6 +368,32 @@ impl Wire {
 }
 
 impl Call {
+    /// Is in a room until that, or the call, has ended.
+    async fn join(&self, rooms: &CallRooms, room: &str, access: &Access) {
+        let connect = |room: Option<Rc<CallInRoom>>| {
+            *self.hearer.borrow_mut() = room.map(Hearer::Room);
+        };
+        let joined = room::serve(self, self.format, (rooms, room), access, connect).await;
+        if let Err(error) = joined {
+            let carrier = self.wire.kind;
+            tracing::warn!(carrier, error, "a call cannot join its room");
+        }
+    }
+
+    /// Is an agent's until the agent, or the call, has ended.
+    async fn be_answered(self: &Rc<Self>, agents: &AgentLines, access: Access) {
+        let agent = agents.agent_of(self.told.to.as_deref(), access.tenant());
+        if let Some(agent) = agent {
+            agent.serve(Rc::clone(self) as Rc<dyn Line>, access).await;
+        } else {
+            let carrier = self.wire.kind;
+            tracing::warn!(
+                carrier,
+                "a call is hung up: there is neither an agent for it (agent.url) nor a room (room, in carriers.accounts_json)"
+            );
+        }
+    }
+
     /// Sends the first so many bytes of what waits, as samples.
     fn send_waiting(&self, bytes: usize) {
         let samples = {
@@ -428,7 +488,7 @@ impl Line for Call {
     }
 
     fn connect(&self, session: Option<Rc<LineSession>>) {
-        *self.session.borrow_mut() = session;
+        *self.hearer.borrow_mut() = session.map(Hearer::Session);
     }
 
     fn play(&self, sound: Bytes) {

@@ -3,6 +3,7 @@
 //! [`vivavoce_carriers`]; here it is decided who comes in, and a call gets its agent ([`call`]).
 
 mod call;
+mod room;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -22,6 +23,7 @@ use super::rtc;
 use super::state::AppState;
 use super::ws::Sockets;
 use call::{CarrierSocket, Incoming};
+use room::CallRooms;
 use vivavoce_agents::AgentLines;
 use vivavoce_auth::{Access, Owner};
 use vivavoce_carriers::{Account, Accounts, Carrier, MAX_MESSAGE_BYTES, Request, Stream, carrier};
@@ -36,6 +38,7 @@ pub struct Carriers {
     public_url: Option<String>,
     agents: AgentLines,
     config_timeout: std::time::Duration,
+    complexity: u8,
 }
 
 impl Carriers {
@@ -47,6 +50,7 @@ impl Carriers {
             public_url: url.map(|url| url.0.as_str().trim_end_matches('/').to_owned()),
             agents,
             config_timeout: settings.socket.config_timeout_seconds,
+            complexity: settings.rtc.complexity,
         }
     }
 
@@ -199,6 +203,10 @@ pub async fn open(
         carrier,
         account,
         agents: carriers.agents.clone(),
+        rooms: CallRooms {
+            registry: state.rooms.clone(),
+            complexity: carriers.complexity,
+        },
         config_timeout: carriers.config_timeout,
         // Each attempt of an agent takes a place of its own; here one must be free.
         session: limits.session(&access)?,

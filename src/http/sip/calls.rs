@@ -208,7 +208,10 @@ fn refused(error: CallsError, failed: Code, missing: Code) -> ApiError {
                 _ => failed,
             }
         }
-        CallsError::NoTelephone(_) | CallsError::Unencrypted | CallsError::Unanswered(_) => failed,
+        CallsError::NoTelephone(_)
+        | CallsError::Unencrypted
+        | CallsError::ByCarrier
+        | CallsError::Unanswered(_) => failed,
     };
     ApiError::new(code, message)
 }

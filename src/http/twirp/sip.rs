@@ -36,9 +36,9 @@ impl From<CallsError> for Failure {
             CallsError::Rooms(RoomsError::NoRoom | RoomsError::NoParticipant) => {
                 Self::new("not_found", message)
             }
-            CallsError::Rooms(RoomsError::NotConfigured) | CallsError::NoTelephone(_) => {
-                Self::new("unimplemented", message)
-            }
+            CallsError::Rooms(RoomsError::NotConfigured)
+            | CallsError::NoTelephone(_)
+            | CallsError::ByCarrier => Self::new("unimplemented", message),
             CallsError::Rooms(_) => Self::new("internal", message),
             CallsError::NoAddress
             | CallsError::NotAllowed { .. }

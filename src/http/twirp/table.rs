@@ -27,8 +27,9 @@ const ONE_SERVER: &str = "the rooms are on one server";
 const UNREADABLE: &str = "no answer tells it";
 const HINT: &str = "a hint to players of video";
 const OF_ANSWERS: &str = "the server sets it";
-const KEPT: &str = "kept and listed; `sip.*` in the settings decides about inbound calls";
-const INBOUND: &str = "`sip.*` in the settings decides about inbound calls";
+const ANSWERED: &str = "a call is answered within a second";
+const OF_TRUNK: &str = "the trunk of a call says how its media is encrypted";
+const NO_PRESETS: &str = "there are no presets; send the fields themselves";
 const HEADERS: &str = "headers that begin with `X-` become attributes, and no others are sent";
 const REGION: &str = "calls go where the trunk says";
 const CODECS: &str = "a call has the best codec that both sides know";
@@ -68,10 +69,7 @@ const ROOM_SERVICE: &[Method] = &[
         "CreateRoom",
         &[
             Field("name", Works),
-            Field(
-                "room_preset",
-                Refused("there are no presets; send the fields themselves"),
-            ),
+            Field("room_preset", Refused(NO_PRESETS)),
             Field("empty_timeout", Works),
             Field("departure_timeout", Works),
             Field("max_participants", Works),
@@ -208,22 +206,22 @@ const INBOUND_TRUNK: &[Field] = &[
     Field("sip_trunk_id", Taken(OF_ANSWERS)),
     Field("name", Works),
     Field("metadata", Works),
-    Field("numbers", Taken(KEPT)),
-    Field("allowed_addresses", Refused(INBOUND)),
-    Field("allowed_numbers", Refused(INBOUND)),
-    Field("auth_username", Refused(INBOUND)),
-    Field("auth_password", Refused(INBOUND)),
-    Field("auth_realm", Refused(INBOUND)),
+    Field("numbers", Works),
+    Field("allowed_addresses", Works),
+    Field("allowed_numbers", Works),
+    Field("auth_username", Works),
+    Field("auth_password", Works),
+    Field("auth_realm", Works),
     Field("headers", Refused(HEADERS)),
-    Field("headers_to_attributes", Refused(HEADERS)),
+    Field("headers_to_attributes", Works),
     Field("attributes_to_headers", Refused(HEADERS)),
     INCLUDED,
-    Field("ringing_timeout", Refused(INBOUND)),
-    Field("ringing_timeout_status", Refused(INBOUND)),
-    Field("max_call_duration", Refused(INBOUND)),
+    Field("ringing_timeout", Taken(ANSWERED)),
+    Field("ringing_timeout_status", Taken(ANSWERED)),
+    Field("max_call_duration", Works),
     Field("krisp_enabled", Taken(PASSES)),
-    Field("media_encryption", Refused(INBOUND)),
-    Field("media", Refused(INBOUND)),
+    Field("media_encryption", Works),
+    Field("media", Parts(MEDIA)),
     Field("created_at", Taken(OF_ANSWERS)),
     Field("updated_at", Taken(OF_ANSWERS)),
 ];
@@ -267,49 +265,56 @@ const OUTBOUND_CONFIG: &[Field] = &[
     ),
 ];
 
-const PIN: Field = Field("pin", Refused("callers are not asked for a PIN"));
+const PIN: Field = Field("pin", Works);
+
+const ROOM_CONFIG: &[Field] = &[
+    Field("name", Refused(NO_PRESETS)),
+    Field("empty_timeout", Works),
+    Field("departure_timeout", Works),
+    Field("max_participants", Works),
+    Field("metadata", Works),
+    Field("egress", Refused(NO_EGRESS)),
+    Field("min_playout_delay", Taken(HINT)),
+    Field("max_playout_delay", Taken(HINT)),
+    Field("sync_streams", Taken(HINT)),
+    Field("agents", Parts(AGENTS)),
+    Field("tags", Taken(UNREADABLE)),
+];
 
 const RULE_KIND: &[Field] = &[
     Field(
         "dispatch_rule_direct",
-        Parts(&[Field("room_name", Taken(KEPT)), PIN]),
+        Parts(&[Field("room_name", Works), PIN]),
     ),
     Field(
         "dispatch_rule_individual",
         Parts(&[
-            Field("room_prefix", Taken(KEPT)),
+            Field("room_prefix", Works),
             PIN,
-            Field("no_randomness", Taken(KEPT)),
+            Field("no_randomness", Works),
         ]),
     ),
     Field(
         "dispatch_rule_callee",
-        Parts(&[
-            Field("room_prefix", Taken(KEPT)),
-            PIN,
-            Field("randomize", Taken(KEPT)),
-        ]),
+        Parts(&[Field("room_prefix", Works), PIN, Field("randomize", Works)]),
     ),
 ];
 
 const RULE: &[Field] = &[
     Field("sip_dispatch_rule_id", Taken(OF_ANSWERS)),
     Field("rule", Parts(RULE_KIND)),
-    Field("trunk_ids", Taken(KEPT)),
-    Field(
-        "hide_phone_number",
-        Refused("the attributes of a call tell its numbers"),
-    ),
-    Field("inbound_numbers", Taken(KEPT)),
-    Field("numbers", Taken(KEPT)),
+    Field("trunk_ids", Works),
+    Field("hide_phone_number", Works),
+    Field("inbound_numbers", Works),
+    Field("numbers", Works),
     Field("name", Works),
-    Field("metadata", Taken(KEPT)),
-    Field("attributes", Taken(KEPT)),
-    Field("room_preset", Refused(INBOUND)),
-    Field("room_config", Refused(INBOUND)),
-    Field("media", Refused(INBOUND)),
+    Field("metadata", Works),
+    Field("attributes", Works),
+    Field("room_preset", Refused(NO_PRESETS)),
+    Field("room_config", Parts(ROOM_CONFIG)),
+    Field("media", Refused(OF_TRUNK)),
     Field("krisp_enabled", Taken(PASSES)),
-    Field("media_encryption", Refused(INBOUND)),
+    Field("media_encryption", Refused(OF_TRUNK)),
     Field("created_at", Taken(OF_ANSWERS)),
     Field("updated_at", Taken(OF_ANSWERS)),
 ];
@@ -345,16 +350,16 @@ const SIP: &[Method] = &[
             Field(
                 "update",
                 Parts(&[
-                    Field("numbers", Taken(KEPT)),
-                    Field("allowed_addresses", Refused(INBOUND)),
-                    Field("allowed_numbers", Refused(INBOUND)),
-                    Field("auth_username", Refused(INBOUND)),
-                    Field("auth_password", Refused(INBOUND)),
-                    Field("auth_realm", Refused(INBOUND)),
+                    Field("numbers", Works),
+                    Field("allowed_addresses", Works),
+                    Field("allowed_numbers", Works),
+                    Field("auth_username", Works),
+                    Field("auth_password", Works),
+                    Field("auth_realm", Works),
                     Field("name", Works),
                     Field("metadata", Works),
-                    Field("media_encryption", Refused(INBOUND)),
-                    Field("media", Refused(INBOUND)),
+                    Field("media_encryption", Works),
+                    Field("media", Parts(MEDIA)),
                 ]),
             ),
         ],
@@ -395,17 +400,14 @@ const SIP: &[Method] = &[
         &[
             Field("dispatch_rule", Parts(RULE)),
             Field("rule", Parts(RULE_KIND)),
-            Field("trunk_ids", Taken(KEPT)),
-            Field(
-                "hide_phone_number",
-                Refused("the attributes of a call tell its numbers"),
-            ),
-            Field("inbound_numbers", Taken(KEPT)),
+            Field("trunk_ids", Works),
+            Field("hide_phone_number", Works),
+            Field("inbound_numbers", Works),
             Field("name", Works),
-            Field("metadata", Taken(KEPT)),
-            Field("attributes", Taken(KEPT)),
-            Field("room_preset", Refused(INBOUND)),
-            Field("room_config", Refused(INBOUND)),
+            Field("metadata", Works),
+            Field("attributes", Works),
+            Field("room_preset", Refused(NO_PRESETS)),
+            Field("room_config", Parts(ROOM_CONFIG)),
         ],
     ),
     works(
@@ -416,13 +418,13 @@ const SIP: &[Method] = &[
             Field(
                 "update",
                 Parts(&[
-                    Field("trunk_ids", Taken(KEPT)),
+                    Field("trunk_ids", Works),
                     Field("rule", Parts(RULE_KIND)),
                     Field("name", Works),
-                    Field("metadata", Taken(KEPT)),
-                    Field("attributes", Taken(KEPT)),
-                    Field("media_encryption", Refused(INBOUND)),
-                    Field("media", Refused(INBOUND)),
+                    Field("metadata", Works),
+                    Field("attributes", Works),
+                    Field("media_encryption", Refused(OF_TRUNK)),
+                    Field("media", Refused(OF_TRUNK)),
                 ]),
             ),
         ],

@@ -77,6 +77,7 @@ fn admission(api_key: &str, join: &Join) -> Admission {
         kind: join.kind.claim().to_owned(),
         metadata: join.metadata.clone(),
         attributes: join.attributes.iter().cloned().collect(),
+        room_config: join.room_config.clone(),
         vivavoce: match &join.principal {
             Principal::Operator => None,
             principal => Some(principal.clone()),

@@ -20,8 +20,9 @@ use vivavoce_seams::rooms::telephone::{
 };
 use vivavoce_takeover::Sockets;
 use vivavoce_telephony::agent::{Listen, Protocol, TlsSettings, Unacknowledged};
-use vivavoce_telephony::bridge::{Bridge, BridgeSettings, Owners, Rooms};
+use vivavoce_telephony::bridge::{Bridge, BridgeSettings, Owners, Prompts, Rooms};
 use vivavoce_telephony::media::{Codec, Encryption, MediaSettings};
+use vivavoce_telephony::trunks::Trunks;
 
 /// The most media threads; audio is little work.
 const MOST_THREADS: usize = 4;
@@ -50,6 +51,10 @@ pub struct BridgeParts {
     pub news: NewsSender,
     /// The sockets of a former server.
     pub sockets: Sockets,
+    /// The trunks and dispatch rules of inbound calls.
+    pub trunks: Arc<Trunks>,
+    /// What callers hear before they are in a room.
+    pub prompts: Arc<dyn Prompts>,
 }
 
 impl EmbeddedSip {
@@ -62,9 +67,13 @@ impl EmbeddedSip {
             quota,
             news,
             sockets,
+            trunks,
+            prompts,
         } = parts;
         let settings = BridgeSettings {
             sockets,
+            trunks: Some(trunks),
+            prompts: Some(prompts),
             ..settings(sip, rtc, tls, owners, quota)?
         };
         let rooms = Arc::new(Local { server, api_key });
@@ -225,6 +234,8 @@ fn settings(
             patience: sip.ack_timeout_seconds,
         },
         max_duration: sip.max_call_seconds,
+        trunks: None,
+        prompts: None,
         media: MediaSettings {
             ports: sip.rtp_ports.first..=sip.rtp_ports.last,
             threads: threads.min(MOST_THREADS),

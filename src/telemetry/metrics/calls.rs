@@ -38,6 +38,10 @@ pub enum SipRefusal {
     Room,
     /// Too many connections are open.
     Connection,
+    /// The trunk of its number does not let it in.
+    Trunk,
+    /// It has not the name and password of its trunk.
+    Password,
 }
 
 impl EncodeLabelValue for SipRefusal {
@@ -49,6 +53,8 @@ impl EncodeLabelValue for SipRefusal {
             Self::Unacknowledged => "unacknowledged",
             Self::Room => "room",
             Self::Connection => "connection",
+            Self::Trunk => "trunk",
+            Self::Password => "password",
         })
     }
 }

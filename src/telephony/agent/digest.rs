@@ -46,14 +46,15 @@ impl Asker {
     }
 }
 
+/// The hash of an algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hash {
+pub(super) enum Hash {
     Md5,
     Sha256,
 }
 
 impl Hash {
-    fn hex(self, text: &str) -> String {
+    pub(super) fn hex(self, text: &str) -> String {
         let bytes = match self {
             Self::Md5 => Md5::digest(text).to_vec(),
             Self::Sha256 => Sha256::digest(text).to_vec(),
@@ -262,7 +263,7 @@ impl Authenticator {
 }
 
 /// The `name=value` pairs of a list with commas, unquoted.
-fn parameters(mut text: &str) -> Vec<(String, String)> {
+pub(super) fn parameters(mut text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     while let Some((name, rest)) = text.split_once('=') {
         let name = name.trim_matches(|c: char| c == ',' || c.is_whitespace());

@@ -333,6 +333,32 @@ impl Invitation {
         told(&self.transaction.original.headers)
     }
 
+    /// The Call-ID.
+    pub fn call_id(&self) -> String {
+        lock(&self.caller.dialog).call_id.clone()
+    }
+
+    /// What it answers to challenges: the values of `Authorization` and `Proxy-Authorization`.
+    pub fn answers(&self) -> Vec<String> {
+        let headers = self.headers().into_iter();
+        let answers = headers.filter(|(name, _)| {
+            name.eq_ignore_ascii_case("authorization")
+                || name.eq_ignore_ascii_case("proxy-authorization")
+        });
+        answers.map(|(_, value)| value).collect()
+    }
+
+    /// Asks for credentials: 401 with this value of `WWW-Authenticate`.
+    pub fn challenge(self, value: String) {
+        let headers = vec![Header::WwwAuthenticate(value.into())];
+        tokio::spawn(refuse(
+            self.transaction,
+            self.trial,
+            StatusCode::Unauthorized,
+            headers,
+        ));
+    }
+
     /// The offer, if there is one.
     pub fn offer(&self) -> Option<String> {
         let request = &self.transaction.original;

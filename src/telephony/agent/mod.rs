@@ -4,6 +4,7 @@
 
 mod acl;
 pub mod bounds;
+pub mod challenge;
 pub mod client;
 pub mod dialog;
 pub mod digest;
@@ -196,6 +197,21 @@ impl Agent {
     pub fn stop(&self) {
         self.transports.closed.cancel();
     }
+}
+
+/// The called user and the headers of an INVITE, as a trace or a log has it; lines may end without a carriage return. The error
+/// is for people.
+pub fn read_invite(text: &str) -> Result<(String, Vec<(String, String)>), String> {
+    let lines: Vec<_> = text.lines().map(str::trim_end).collect();
+    let message = lines.join("\r\n") + "\r\n\r\n";
+    let request = Request::try_from(message.as_str()).map_err(|error| error.to_string())?;
+    if request.method != Method::Invite {
+        return Err(format!("it is {}, not INVITE", request.method));
+    }
+    let uri = request.uri.to_string();
+    let called = header::Address::parse(&uri).user();
+    let called = called.ok_or_else(|| format!("{uri} calls nobody"))?;
+    Ok((called.into_owned(), client::told(&request.headers)))
 }
 
 /// A flow for an outbound call.

@@ -8,6 +8,8 @@ use vivavoce_seams::rooms::telephone::attribute;
 const MOST_HEADERS: usize = 32;
 /// Longer values are truncated.
 const MOST_CHARS: usize = 1_024;
+/// What the attributes of headers begin with that the gateway has added.
+pub const HEADER_OF_GATEWAY: &str = "sip.h.x-";
 /// Headers that become attributes, besides those that begin with `X-`.
 const TOLD: [&str; 6] = [
     "to",
@@ -19,7 +21,7 @@ const TOLD: [&str; 6] = [
 ];
 
 /// The two ends of a call.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ends {
     /// The number or user of the other side.
     pub outside: String,
@@ -65,9 +67,14 @@ pub fn of_headers(headers: &[(String, String)]) -> Vec<(String, String)> {
         if told.len() >= MOST_HEADERS || told.iter().any(|(known, _)| *known == name) {
             continue;
         }
-        told.push((name, value.chars().take(MOST_CHARS).collect()));
+        told.push((name, cut(value)));
     }
     told
+}
+
+/// The value of a header as an attribute has it.
+pub fn cut(value: &str) -> String {
+    value.chars().take(MOST_CHARS).collect()
 }
 
 /// The user of a URI; telephone numbers are normalised.

@@ -2,6 +2,7 @@
 //! room and the media.
 
 pub mod attributes;
+pub mod pin;
 pub mod task;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,8 @@ const SILENCE: Duration = Duration::from_secs(10);
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// How long an inbound call may take to join its room.
 const JOIN_WITHIN: Duration = Duration::from_secs(10);
+/// How long a caller may be asked.
+const ASK_WITHIN: Duration = Duration::from_mins(1);
 
 /// What happened.
 #[derive(Debug)]
@@ -46,6 +49,10 @@ pub enum Input {
     },
     /// The progress of a transfer.
     Notified(Notification),
+    /// Before the call joins a room, its caller must say something.
+    Ask,
+    /// The caller has, and the call's participant joins the room.
+    Admitted,
     /// The call's participant has joined the room.
     Joined,
     /// A subscriber hears the participant.
@@ -107,6 +114,10 @@ enum Phase {
     },
     /// An inbound call that is joining its room.
     Incoming,
+    /// Answered then, and not in a room: its caller is asked.
+    Asking(Instant),
+    /// Answered at the first time, and joining its room since the second.
+    Entering(Instant, Instant),
     /// In its room since then, waiting for a subscriber.
     Waiting(Instant),
     Active(Instant),
@@ -171,6 +182,8 @@ impl Call {
                 Some(if heard { ringing } else { ringing.min(silence) })
             }
             Phase::Incoming => Some(self.began + JOIN_WITHIN),
+            Phase::Asking(since) => Some(since + ASK_WITHIN),
+            Phase::Entering(_, since) => Some(since + JOIN_WITHIN),
             Phase::Waiting(joined) => Some(joined + ANSWER_WITHIN),
             Phase::Active(since) => Some(since + self.limits.duration),
             Phase::Over => None,
@@ -186,6 +199,9 @@ impl Call {
             Phase::Over => {}
             Phase::Dialing { heard } => self.dialing(input, heard, now, &mut outputs),
             Phase::Incoming | Phase::Waiting(_) => self.incoming(&input, now, &mut outputs),
+            Phase::Asking(answered) | Phase::Entering(answered, _) => {
+                self.asking(&input, answered, now, &mut outputs);
+            }
             Phase::Active(since) => self.speaking(input, since, now, &mut outputs),
         }
         outputs
@@ -231,6 +247,8 @@ impl Call {
             | Input::Unacknowledged
             | Input::Referred { .. }
             | Input::Notified(_)
+            | Input::Ask
+            | Input::Admitted
             | Input::Joined
             | Input::Heard
             | Input::Silent => {}
@@ -245,6 +263,10 @@ impl Call {
                 }
             }
             Input::Heard => self.answer(now, outputs),
+            Input::Ask => {
+                self.phase = Phase::Asking(now);
+                outputs.push(Output::Answer);
+            }
             Input::Tick => match self.phase {
                 Phase::Waiting(joined) if now >= joined + ANSWER_WITHIN => {
                     self.answer(now, outputs);
@@ -270,7 +292,54 @@ impl Call {
             | Input::Unacknowledged
             | Input::Referred { .. }
             | Input::Notified(_)
+            | Input::Admitted
             | Input::Silent => {}
+        }
+    }
+
+    /// An inbound call that is answered and not in its room yet.
+    fn asking(
+        &mut self,
+        input: &Input,
+        answered: Instant,
+        now: Instant,
+        outputs: &mut Vec<Output>,
+    ) {
+        let is_entering = matches!(self.phase, Phase::Entering(..));
+        match input {
+            Input::Admitted => self.phase = Phase::Entering(answered, now),
+            Input::Joined if is_entering => {
+                // The time of the call is that of its answer.
+                self.phase = Phase::Active(answered);
+                self.tell(CallStatus::Active, outputs);
+            }
+            Input::Ended => self.over(HangupCause::Remote, outputs),
+            Input::Cancelled => self.over(HangupCause::Cancelled, outputs),
+            Input::Left => self.hang_up(HangupCause::Failed, outputs),
+            Input::Silent => self.hang_up(HangupCause::MediaTimeout, outputs),
+            Input::NoMedia => self.hang_up(HangupCause::Media, outputs),
+            Input::Unacknowledged => self.hang_up(HangupCause::Unreachable, outputs),
+            Input::HangUp(cause) => self.hang_up(*cause, outputs),
+            Input::Tick => {
+                if self.deadline().is_none_or(|deadline| now < deadline) {
+                    return;
+                }
+                let cause = if is_entering {
+                    HangupCause::Failed
+                } else {
+                    HangupCause::Unauthorized
+                };
+                self.hang_up(cause, outputs);
+            }
+            Input::Transfer(_) => outputs.push(Output::Transferred(Outcome::NotActive)),
+            Input::Progress(_)
+            | Input::Answered
+            | Input::Failed(_)
+            | Input::Referred { .. }
+            | Input::Notified(_)
+            | Input::Ask
+            | Input::Joined
+            | Input::Heard => {}
         }
     }
 
@@ -309,6 +378,8 @@ impl Call {
             | Input::Answered
             | Input::Failed(_)
             | Input::Referred { .. }
+            | Input::Ask
+            | Input::Admitted
             | Input::Joined
             | Input::Heard => Step::Nothing,
         };

@@ -8,8 +8,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{interval, sleep_until, timeout};
 
 use super::super::agent::{Leg, LegEvent, Offered};
-use super::super::bridge::Rooms;
+use super::super::bridge::{Desk, Rooms};
 use super::super::media::{CallMedia, MediaEvent, MediaReport};
+use super::pin::{PinEntry, Prompt, Step};
 use super::{Call, Input, Outcome, Output, attributes};
 use vivavoce_auth::Owner;
 use vivavoce_seams::rooms::link::{LinkControl, LinkEvent, LinkEvents, RoomLink, TelephoneKey};
@@ -56,8 +57,6 @@ pub struct CallHandle {
     pub sip_call_id: String,
     /// Inbound or outbound.
     pub direction: Direction,
-    /// Identity of its participant.
-    pub identity: String,
     /// Owner of the room; `None` of inbound calls without tenants.
     pub owner: Option<Owner>,
     /// The host in the SIP URI of an extension.
@@ -72,8 +71,10 @@ pub struct CallHandle {
 /// What changes during the call.
 #[derive(Debug, Clone)]
 struct State {
-    /// Its room, which may become another.
+    /// Its room, which may become another; empty before the caller was let in.
     room: String,
+    /// Identity of its participant.
+    identity: String,
     status: CallStatus,
     opened: Instant,
     answered: Option<Instant>,
@@ -100,13 +101,13 @@ impl CallHandle {
         let handle = Self {
             sip_call_id,
             direction,
-            identity,
             owner,
             hostname,
             began,
             commands,
             state: Mutex::new(State {
                 room,
+                identity,
                 status,
                 opened: began,
                 answered: None,
@@ -129,6 +130,18 @@ impl CallHandle {
     /// Whether it is in this room now.
     pub fn is_in(&self, room: &str) -> bool {
         self.state().room == room
+    }
+
+    /// Whether its participant has this identity.
+    pub fn is_called(&self, identity: &str) -> bool {
+        self.state().identity == identity
+    }
+
+    /// It has a room from now on.
+    pub fn move_into(&self, room: &str, identity: &str) {
+        let mut state = self.state();
+        room.clone_into(&mut state.room);
+        identity.clone_into(&mut state.identity);
     }
 
     /// Hangs up because the server stops. If the queue of commands is full, the call ends with the server.
@@ -155,7 +168,7 @@ impl CallHandle {
             sip_call_id: self.sip_call_id.clone(),
             direction: self.direction,
             room: state.room.clone(),
-            identity: self.identity.clone(),
+            identity: state.identity.clone(),
             status: state.status,
             age: now.saturating_duration_since(self.began),
             answered_after: answered.map(|at| at.saturating_duration_since(self.began)),
@@ -187,11 +200,15 @@ impl CallHandle {
     }
 
     fn news(&self, status: CallStatus) -> CallNews {
+        let (room, identity) = {
+            let state = self.state();
+            (state.room.clone(), state.identity.clone())
+        };
         CallNews {
             sip_call_id: self.sip_call_id.clone(),
             direction: self.direction,
-            room: self.room(),
-            identity: self.identity.clone(),
+            room,
+            identity,
             owner: self.owner.clone(),
             status,
         }
@@ -204,6 +221,8 @@ pub enum Membership {
     Joining(oneshot::Receiver<Result<RoomLink, String>>),
     /// Joined; `LinkEvent::Connected` has been read.
     Joined(RoomLink),
+    /// Not before the caller has entered a PIN.
+    Asking(Box<Desk>),
 }
 
 /// What a call's task works with.
@@ -252,6 +271,8 @@ enum Woken {
 struct Running {
     task: Task,
     room: Room,
+    /// The PIN that is asked for before there is a room.
+    pin: Option<(Box<Desk>, PinEntry)>,
     /// Whether media has been negotiated.
     agreed: bool,
     /// Requests that wait for the current transfer, and its target.
@@ -276,6 +297,7 @@ impl Task {
     /// Runs the call to its end.
     pub async fn run(mut self) {
         let mut room = Room::default();
+        let mut pin = None;
         let membership = std::mem::replace(
             &mut self.membership,
             Membership::Joining(oneshot::channel().1),
@@ -283,11 +305,16 @@ impl Task {
         match membership {
             Membership::Joining(joining) => room.joining = Some(joining),
             Membership::Joined(link) => room.enter(link, &self.media),
+            Membership::Asking(desk) => {
+                let entry = PinEntry::new(desk.longest_pin(), Instant::now());
+                pin = Some((desk, entry));
+            }
         }
         let agreed = self.answer.is_some();
         let mut running = Running {
             task: self,
             room,
+            pin,
             agreed,
             moving: None,
             refer_to: String::new(),
@@ -302,6 +329,9 @@ impl Task {
         );
         tracing::info!(call, ?direction, "call started");
         running.tell(*running.task.call.status()).await;
+        if running.pin.is_some() {
+            running.give(Input::Ask).await;
+        }
         running.follow().await;
         let cause = running
             .task
@@ -340,7 +370,8 @@ impl Running {
     async fn follow(&mut self) {
         let mut reports = interval(REPORT_INTERVAL);
         while !self.over {
-            let deadline = self.task.call.deadline();
+            let entry = self.pin.as_ref().map(|(_, entry)| entry.deadline());
+            let deadline = self.task.call.deadline().into_iter().chain(entry).min();
             let woken = tokio::select! {
                 command = self.task.commands.recv() => Woken::Command(command),
                 event = self.task.leg.next() => Woken::Leg(event),
@@ -350,12 +381,21 @@ impl Running {
                 _ = reports.tick() => Woken::Report,
             };
             let input = match woken {
-                Woken::Leg(event) => self.on_leg(event),
+                Woken::Leg(Some(LegEvent::Digit(key)))
+                | Woken::Media(MediaEvent::Digit { digit: key, .. }) => self.on_key(key).await,
+                Woken::Leg(event) => self.on_leg(event).await,
                 Woken::Link(event) => self.on_link(event),
                 Woken::Joined(joined) => self.on_joined(joined),
                 Woken::Media(event) => self.on_media(event),
                 Woken::Command(command) => self.on_command(command),
-                Woken::Tick => Some(Input::Tick),
+                Woken::Tick => {
+                    let now = Instant::now();
+                    let step = self.pin.as_mut().map(|(_, entry)| entry.tick(now));
+                    match step {
+                        None | Some(Step::Wait) => Some(Input::Tick),
+                        Some(step) => self.ask(step).await,
+                    }
+                }
                 Woken::Report => {
                     self.report();
                     None
@@ -378,7 +418,51 @@ impl Running {
         }
     }
 
-    fn on_leg(&mut self, event: Option<LegEvent>) -> Option<Input> {
+    /// A key of the caller's: for the PIN that is asked for, else for the room.
+    async fn on_key(&mut self, key: char) -> Option<Input> {
+        let now = Instant::now();
+        let Some((_, entry)) = &mut self.pin else {
+            self.press(key);
+            return None;
+        };
+        let step = entry.press(key, now);
+        self.ask(step).await
+    }
+
+    /// Goes on asking for the PIN.
+    async fn ask(&mut self, step: Step) -> Option<Input> {
+        let (desk, entry) = self.pin.as_mut()?;
+        match step {
+            Step::Wait => None,
+            Step::Hush => {
+                self.task.media.hush();
+                None
+            }
+            Step::Say(prompt) => {
+                say(desk, &self.task.media, prompt).await;
+                None
+            }
+            Step::GiveUp => {
+                tracing::warn!(
+                    call = self.task.handle.sip_call_id,
+                    "a call ends: its caller has not entered the PIN of a dispatch rule"
+                );
+                Some(Input::HangUp(HangupCause::Unauthorized))
+            }
+            Step::Try(pin) => {
+                self.task.media.hush();
+                if let Some(joining) = desk.admit(&pin).await {
+                    self.room.joining = Some(joining);
+                    self.pin = None;
+                    return Some(Input::Admitted);
+                }
+                let again = entry.refused(Instant::now());
+                Box::pin(self.ask(again)).await
+            }
+        }
+    }
+
+    async fn on_leg(&mut self, event: Option<LegEvent>) -> Option<Input> {
         let media = &mut self.task.media;
         let input = match event? {
             LegEvent::Progress { code, sdp } => {
@@ -403,6 +487,11 @@ impl Running {
             LegEvent::Cancelled => Input::Cancelled,
             LegEvent::Acknowledged { sdp } => {
                 media.acknowledged();
+                if let Some((desk, entry)) = &mut self.pin {
+                    // Nobody hears it before.
+                    say(desk, media, Prompt::EnterPin).await;
+                    *entry = PinEntry::new(desk.longest_pin(), Instant::now());
+                }
                 let (rooms, handle) = (Arc::clone(&self.task.rooms), Arc::clone(&self.task.handle));
                 tokio::spawn(async move { rooms.keep(&handle.room()).await });
                 if let Some(sdp) = sdp {
@@ -546,6 +635,7 @@ impl Running {
                 let answer = self.task.answer.take();
                 let sdp = answer.unwrap_or_else(|| self.task.media.offer());
                 self.task.leg.answer(sdp);
+                self.task.media.answered();
             }
             Output::Refuse(code) => self.task.leg.refuse(code),
             // Sent at the end, while leaving the room.
@@ -627,6 +717,17 @@ impl Running {
         };
         let _ended = tokio::join!(leaving, timeout(GOODBYE, ending));
         self.task.handle.state().ended = Some(Instant::now());
+    }
+}
+
+/// Says a prompt to a caller, if there is anything to say it with.
+async fn say(desk: &Desk, media: &CallMedia, prompt: Prompt) {
+    match desk.sound(prompt).await {
+        Some(sound) => media.say(sound),
+        None => tracing::warn!(
+            ?prompt,
+            "a caller is asked without words: there is no prompt"
+        ),
     }
 }
 

@@ -304,3 +304,51 @@ fn a_call_that_is_not_answered_cannot_be_moved() {
         [Output::Transferred(Outcome::NotActive)]
     );
 }
+
+fn asked() -> Clock {
+    let now = Instant::now();
+    let mut clock = Clock {
+        call: Call::inbound(LIMITS, now),
+        now,
+    };
+    // Answered at once: nobody hears a question before.
+    assert_eq!(clock.give(Input::Ask), [Output::Answer]);
+    clock
+}
+
+#[test]
+fn a_caller_who_is_asked_enters_the_room_when_admitted() {
+    let mut clock = asked();
+    assert_eq!(clock.give(Input::Heard), []);
+    clock.now += seconds(5);
+    assert_eq!(clock.give(Input::Admitted), []);
+    assert_eq!(clock.give(Input::Joined), [status(CallStatus::Active)]);
+    assert!(clock.call.active());
+    // The call lasts from its answer on.
+    let (passed, outputs) = clock.wait();
+    assert_eq!(passed, LIMITS.duration - seconds(5));
+    assert!(outputs.contains(&hangup(HangupCause::TooLong)));
+}
+
+#[test]
+fn a_caller_who_is_asked_and_not_admitted_is_hung_up() {
+    let (passed, outputs) = asked().wait();
+    assert_eq!(passed, ASK_WITHIN);
+    let over = |cause| [Output::Bye, hangup(cause), Output::Over];
+    assert_eq!(outputs, over(HangupCause::Unauthorized));
+    let mut clock = asked();
+    clock.give(Input::Admitted);
+    let (passed, outputs) = clock.wait();
+    assert_eq!(
+        (passed, outputs),
+        (JOIN_WITHIN, over(HangupCause::Failed).to_vec())
+    );
+    let mut clock = asked();
+    assert_eq!(
+        clock.give(Input::Ended),
+        [hangup(HangupCause::Remote), Output::Over]
+    );
+    let mut clock = asked();
+    clock.give(Input::Admitted);
+    assert_eq!(clock.give(Input::Left), over(HangupCause::Failed));
+}

@@ -315,6 +315,16 @@ impl CallMedia {
         self.call.session().forget(sid);
     }
 
+    /// Plays a sound to the phone, mono at 48 kHz, beside the room and in place of one that is being played.
+    pub fn say(&self, sound: Arc<[i16]>) {
+        self.call.session().say(sound);
+    }
+
+    /// Ends the sound that is being played.
+    pub fn hush(&self) {
+        self.call.session().hush();
+    }
+
     /// Queues DTMF digits: `0` to `9`, `*`, `#`, `A` to `D`, and `w` for a pause of half a second; anything else is
     /// skipped. At most a hundred wait. They are sent as tones where the other side has not negotiated `telephone-event`.
     pub fn dtmf(&self, digits: &str) {

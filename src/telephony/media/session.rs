@@ -81,6 +81,8 @@ pub struct Session {
     dtmf_allowance: TokenBucket,
     rx: RxPipeline,
     room: TrackReceiver<TrackAudio>,
+    /// A sound that is played, and the place in it.
+    clip: Option<(Arc<[i16]>, usize)>,
     tx: Option<TxPipeline>,
     dtmf_sender: DtmfSender,
     stream: Stream,
@@ -139,6 +141,7 @@ impl Session {
             dtmf_allowance: TokenBucket::new(DTMF_PER_SECOND, MOST_DTMF_AT_ONCE),
             rx: RxPipeline::new(complexity),
             room: TrackReceiver::default(),
+            clip: None,
             tx: None,
             dtmf_sender: DtmfSender::default(),
             stream: Stream::new(),
@@ -238,6 +241,31 @@ impl Session {
     /// Stops playing a track.
     pub fn forget(&mut self, sid: &str) {
         self.room.remove(sid);
+    }
+
+    /// Plays a sound.
+    pub fn say(&mut self, sound: Arc<[i16]>) {
+        self.clip = Some((sound, 0));
+    }
+
+    /// Ends it.
+    pub fn hush(&mut self) {
+        self.clip = None;
+    }
+
+    /// Adds what is due of the sound that is played.
+    fn add_clip(&mut self, mixed: &mut [i16; ROOM_FRAME]) {
+        let Some((sound, at)) = &mut self.clip else {
+            return;
+        };
+        let due = sound.get(*at..).unwrap_or_default();
+        for (sample, said) in mixed.iter_mut().zip(due) {
+            *sample = sample.saturating_add(*said);
+        }
+        *at += ROOM_FRAME;
+        if *at >= sound.len() {
+            self.clip = None;
+        }
     }
 
     /// Queues DTMF digits.
@@ -399,6 +427,8 @@ impl Session {
         }
         if self.held || self.muted {
             mixed.fill(0);
+        } else {
+            self.add_clip(&mut mixed);
         }
         let Some(agreement) = &self.agreement else {
             return;

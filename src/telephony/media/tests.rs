@@ -37,6 +37,7 @@ fn room(call: &CallMedia) -> LinkEnd {
         owner: None,
         metadata: String::new(),
         attributes: Vec::new(),
+        room_config: None,
         listen: Listen::All,
         audio: true,
     };

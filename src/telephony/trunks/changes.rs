@@ -8,11 +8,14 @@ pub use proto::update_sip_inbound_trunk_request::Action as InboundChange;
 pub use proto::update_sip_outbound_trunk_request::Action as OutboundChange;
 use proto::{ListUpdate, SipDispatchRuleInfo, SipInboundTrunkInfo, SipOutboundTrunkInfo};
 
+use super::super::dispatch::{overlap, pin};
 use super::TrunkError;
 
 /// The longest text, and the most entries of a list.
 const MOST_BYTES: usize = 64 << 10;
 const MOST_ITEMS: usize = 1_000;
+/// Digits of a PIN.
+const MOST_PIN: usize = 32;
 
 /// Validates an inbound trunk among the others.
 pub fn check_inbound(
@@ -37,13 +40,22 @@ pub fn check_inbound(
     small("numbers", &trunk.numbers)?;
     small("allowed_numbers", &trunk.allowed_numbers)?;
     short("metadata", &trunk.metadata)?;
-    let overlap = |a: &[String], b: &[String]| {
-        a.is_empty() && b.is_empty() || a.iter().any(|number| b.contains(number))
-    };
+    if !trunk.auth_username.is_empty() && trunk.auth_password.is_empty() {
+        return Err(TrunkError::invalid(
+            "auth_password: is required with auth_username",
+        ));
+    }
+    if trunk.auth_username.is_empty() && !trunk.auth_password.is_empty() {
+        return Err(TrunkError::invalid(
+            "auth_username: is required with auth_password",
+        ));
+    }
+    // A trunk is decisive for its numbers, so there is one for each.
     let clashes = |other: &&SipInboundTrunkInfo| {
+        let both_any = other.numbers.is_empty() && trunk.numbers.is_empty();
+        let same_callers = same(&other.allowed_numbers, &trunk.allowed_numbers);
         other.sip_trunk_id != trunk.sip_trunk_id
-            && overlap(&other.numbers, &trunk.numbers)
-            && overlap(&other.allowed_numbers, &trunk.allowed_numbers)
+            && (overlap(&other.numbers, &trunk.numbers) || both_any && same_callers)
     };
     match all.iter().find(clashes) {
         None => Ok(()),
@@ -98,14 +110,16 @@ pub fn check_rule(
     }
     small("trunk_ids", &rule.trunk_ids)?;
     short("metadata", &rule.metadata)?;
-    let overlap = |a: &[String], b: &[String]| {
-        a.is_empty() && b.is_empty() || a.iter().any(|item| b.contains(item))
-    };
+    if !pin(rule).bytes().all(|digit| digit.is_ascii_digit()) || pin(rule).len() > MOST_PIN {
+        return Err(TrunkError::invalid(format!(
+            "pin: must be at most {MOST_PIN} digits, which a telephone can enter"
+        )));
+    }
     let clashes = |other: &&SipDispatchRuleInfo| {
         other.sip_dispatch_rule_id != rule.sip_dispatch_rule_id
-            && overlap(&other.trunk_ids, &rule.trunk_ids)
-            && overlap(&other.inbound_numbers, &rule.inbound_numbers)
-            && overlap(&other.numbers, &rule.numbers)
+            && same(&other.trunk_ids, &rule.trunk_ids)
+            && same(&other.inbound_numbers, &rule.inbound_numbers)
+            && same(&other.numbers, &rule.numbers)
             && pin(other) == pin(rule)
     };
     match all.iter().find(clashes) {
@@ -117,13 +131,9 @@ pub fn check_rule(
     }
 }
 
-fn pin(rule: &SipDispatchRuleInfo) -> &str {
-    match rule.rule.as_ref().and_then(|rule| rule.rule.as_ref()) {
-        Some(Rule::DispatchRuleDirect(rule)) => &rule.pin,
-        Some(Rule::DispatchRuleIndividual(rule)) => &rule.pin,
-        Some(Rule::DispatchRuleCallee(rule)) => &rule.pin,
-        None => "",
-    }
+/// Whether something is meant by both of two lists, of which an empty one means whatever no other names.
+fn same(one: &[String], other: &[String]) -> bool {
+    one.is_empty() && other.is_empty() || overlap(one, other)
 }
 
 fn small(field: &str, list: &[String]) -> Result<(), TrunkError> {

@@ -1,5 +1,5 @@
 //! Trunks and dispatch rules of LiveKit's SIP API, kept in a file in the data directory, which holds passwords.
-//! Authorisation is left to HTTP, validation to `changes`.
+//! Authorisation is left to HTTP, validation to `changes`; what they mean for a call is decided in `dispatch`.
 
 mod changes;
 
@@ -12,6 +12,7 @@ use livekit_protocol as proto;
 use proto::{SipDispatchRuleInfo, SipInboundTrunkInfo, SipOutboundTrunkInfo};
 use serde::{Deserialize, Serialize};
 
+use super::dispatch::{self, Entered, Facts, Gate, Route};
 pub use changes::{InboundChange, OutboundChange, RuleChange};
 
 /// In the data directory.
@@ -20,6 +21,8 @@ const FILE: &str = "trunks.json";
 const MOST_BYTES: u64 = 16 << 20;
 /// Limit of trunks of each kind, and of rules.
 const MOST: usize = 1_000;
+/// What inbound trunks and rules of a file mean: of 0 nothing, they were only kept.
+const VERSION: u32 = 1;
 
 /// Why a change was refused.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +60,7 @@ pub struct Trunks {
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Kept {
+    version: u32,
     inbound: Vec<SipInboundTrunkInfo>,
     outbound: Vec<SipOutboundTrunkInfo>,
     rules: Vec<SipDispatchRuleInfo>,
@@ -139,16 +143,39 @@ impl Trunks {
     pub fn open(data_dir: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(data_dir)?;
         let file = data_dir.join(FILE);
+        let none = || Kept {
+            version: VERSION,
+            ..Kept::default()
+        };
         let kept = match read(&file) {
-            Ok(kept) => kept,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Kept::default(),
+            Ok(mut kept) => {
+                if kept.version < VERSION {
+                    kept.take_effect();
+                    write(&file, &kept)?;
+                }
+                kept
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => none(),
             Err(error) if is_unreadable(&error) => {
                 let aside = file.with_extension("unreadable");
                 std::fs::rename(&file, &aside)?;
                 tracing::warn!(%error, file = %aside.display(), "the trunks file cannot be parsed and was renamed");
-                Kept::default()
+                none()
             }
             Err(error) => return Err(error),
+        };
+        Ok(Self {
+            file,
+            kept: Mutex::new(kept),
+        })
+    }
+
+    /// What the file says, without any change to it: for somebody who looks at it beside the server.
+    pub fn look(data_dir: &Path) -> io::Result<Self> {
+        let file = data_dir.join(FILE);
+        let kept = match read(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Kept::default(),
+            kept => kept?,
         };
         Ok(Self {
             file,
@@ -171,6 +198,29 @@ impl Trunks {
         write(&self.file, &kept)?;
         *held = kept;
         Ok(changed)
+    }
+
+    /// The trunk of an inbound call.
+    pub fn gate(&self, call: &Facts<'_>) -> Gate {
+        dispatch::gate(self.kept().inbound.iter(), call)
+    }
+
+    /// The rule of an inbound call that comes by this trunk.
+    pub fn route(&self, trunk: Option<&str>, call: &Facts<'_>, entered: Entered<'_>) -> Route {
+        dispatch::route(self.kept().rules.iter(), trunk, call, entered)
+    }
+
+    /// Digits of the longest PIN that a call could be asked for.
+    pub fn longest_pin(&self, trunk: Option<&str>, call: &Facts<'_>) -> usize {
+        let kept = self.kept();
+        let concerned = kept
+            .rules
+            .iter()
+            .filter(|rule| dispatch::concerns(rule, trunk, call).is_ok());
+        concerned
+            .map(|rule| dispatch::pin(rule).len())
+            .max()
+            .unwrap_or_default()
     }
 
     /// Creates an inbound trunk.
@@ -316,6 +366,33 @@ impl Trunks {
                 .map(|place| kept.rules.remove(place))
                 .ok_or(TrunkError::NoRule)
         })
+    }
+}
+
+impl Kept {
+    /// What a former version only kept counts from now on.
+    fn take_effect(&mut self) {
+        self.version = VERSION;
+        for trunk in &self.inbound {
+            tracing::warn!(
+                trunk = trunk.sip_trunk_id,
+                name = trunk.name,
+                "an inbound trunk takes effect: calls to its numbers must satisfy it from now on"
+            );
+            if let Err(problem) = changes::check_inbound(&self.inbound, trunk) {
+                tracing::warn!(trunk = trunk.sip_trunk_id, %problem, "the trunk would not be stored today");
+            }
+        }
+        for rule in &self.rules {
+            tracing::warn!(
+                rule = rule.sip_dispatch_rule_id,
+                name = rule.name,
+                "a dispatch rule takes effect: it places calls from now on"
+            );
+            if let Err(problem) = changes::check_rule(&self.rules, rule) {
+                tracing::warn!(rule = rule.sip_dispatch_rule_id, %problem, "the rule would not be stored today");
+            }
+        }
     }
 }
 

@@ -96,14 +96,57 @@ impl Scenario {
         scenario.refused(status)
     }
 
+    /// A telephone that calls, is asked for a password, and gives this one. What follows is [`Self::until_answered`] or
+    /// [`Self::until_refused`].
+    pub fn logs_in(user: &str, password: &str) -> Self {
+        let mut scenario = Self::calls("");
+        scenario.optional(&["100"]);
+        scenario.step("<recv response=\"401\" auth=\"true\"/>");
+        scenario.acknowledge_refusal();
+        let sdp = scenario.sdp.clone();
+        scenario.invite_again(
+            &format!("[authentication username={user} password={password}]\n"),
+            &sdp,
+        );
+        scenario
+    }
+
+    /// The call is answered.
+    pub fn until_answered(mut self) -> Self {
+        self.optional(&["100", "180", "183"]);
+        self.step("<recv response=\"200\" rrs=\"true\"/>");
+        self.acknowledge()
+    }
+
+    /// The call is refused with this status.
+    pub fn until_refused(mut self, status: u16) -> Self {
+        self.optional(&["100", "180", "183"]);
+        self.refused(status)
+    }
+
     fn refused(mut self, status: u16) -> Self {
         self.step(&format!("<recv response=\"{status}\"/>"));
-        // The ACK of a refusal belongs to the transaction of the INVITE, hence its Via.
-        self.send(
-            "ACK sip:[service]@[remote_ip]:[remote_port] SIP/2.0\n[last_Via:]\n[last_From:]\n[last_To:]\n\
-             [last_Call-ID:]\nCSeq: 1 ACK\nMax-Forwards: 70\nContent-Length: 0\n\n",
-        );
+        self.acknowledge_refusal();
         self
+    }
+
+    /// The ACK of a refusal belongs to the transaction of the INVITE, hence its Via.
+    fn acknowledge_refusal(&mut self) {
+        let sequence = self.sequence;
+        self.send(&format!(
+            "ACK sip:[service]@[remote_ip]:[remote_port] SIP/2.0\n[last_Via:]\n[last_From:]\n[last_To:]\n\
+             [last_Call-ID:]\nCSeq: {sequence} ACK\nMax-Forwards: 70\nContent-Length: 0\n\n",
+        ));
+    }
+
+    /// The INVITE of the same call once more.
+    fn invite_again(&mut self, headers: &str, body: &str) {
+        let before = self.sequence;
+        self.invite(headers, body);
+        self.sequence = before + 1;
+        let (first, again) = ("CSeq: 1 INVITE", format!("CSeq: {} INVITE", self.sequence));
+        let place = self.steps.rfind(first).unwrap();
+        self.steps.replace_range(place..place + first.len(), &again);
     }
 
     fn invite(&mut self, headers: &str, body: &str) {

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use livekit_protocol::ParticipantInfo;
+use livekit_protocol::participant_info::Kind;
 use percent_encoding::percent_decode_str;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
@@ -23,6 +25,7 @@ use vivavoce_auth::Access;
 use vivavoce_config::{MediaEncryption, Secret, Sip, SipTransport};
 use vivavoce_core::phone::{Gateway, PhoneNumber};
 use vivavoce_hooks::TenantNumbers;
+use vivavoce_hooks::announcement::is_by_carrier;
 use vivavoce_quotas::{Party, Quota, Refused};
 use vivavoce_seams::rooms::telephone::{
     CallError, CallErrorKind, CallOf, HangupCause, Line, Login, NewCall, NewTransfer, PlacedCall,
@@ -68,6 +71,9 @@ pub enum CallsError {
     /// It could not be placed, transferred or ended.
     #[error(transparent)]
     Call(#[from] CallError),
+    /// It comes by a carrier's socket, which cannot do that.
+    #[error("this carrier's socket cannot transfer a call")]
+    ByCarrier,
     /// It was not answered.
     #[error("the call was not answered: {}", .0.as_str())]
     Unanswered(HangupCause),
@@ -341,12 +347,15 @@ impl Calls {
         if let Some(number) = number_of(&wish.to) {
             self.rules.check(&number, "transfer_to")?;
         }
-        let (owner, call) = self
+        let (owner, caller) = self
             .on_the_phone(&wish.access, &wish.room, &wish.identity)
             .await?;
+        if is_by_carrier(&caller) {
+            return Err(CallsError::ByCarrier);
+        }
         let telephone = self.telephone()?;
         let transfer = NewTransfer {
-            call,
+            call: CallOf::participant(&wish.room, &caller),
             to: wish.to,
             ringing_timeout: wish.ringing_timeout.unwrap_or(self.rules.ringing_timeout),
         };
@@ -411,22 +420,29 @@ impl Calls {
     }
 
     async fn hang_up(self, wish: HangUp) -> Result<(), CallsError> {
-        let (_, call) = self
+        let (_, caller) = self
             .on_the_phone(&wish.access, &wish.room, &wish.identity)
             .await?;
+        if is_by_carrier(&caller) {
+            // The call ends with its place in the room.
+            let (room, by) = (&wish.room, &wish.access);
+            let removed = self.rooms.provider.remove(room, &wish.identity, by).await;
+            return Ok(removed.map_err(RoomsError::Removal)?);
+        }
+        let call = CallOf::participant(&wish.room, &caller);
         Ok(self.telephone()?.hang_up(&call).await?)
     }
 
-    /// Whose room it is, and the call of somebody of this identity who is there by telephone.
+    /// Whose room it is, and somebody of this identity who is there by telephone.
     async fn on_the_phone(
         &self,
         access: &Access,
         room: &str,
         identity: &str,
-    ) -> Result<(Owner, CallOf), CallsError> {
+    ) -> Result<(Owner, ParticipantInfo), CallsError> {
         let (owner, participant) = self.rooms.seen(access, room, identity).await?;
-        if participant.kind() == livekit_protocol::participant_info::Kind::Sip {
-            Ok((owner, CallOf::participant(room, &participant)))
+        if participant.kind() == Kind::Sip {
+            Ok((owner, participant))
         } else {
             Err(RoomsError::NoParticipant.into())
         }

@@ -88,6 +88,7 @@ fn join(identity: &str, kind: JoinKind, owner: Option<Owner>) -> Join {
         }),
         metadata: String::new(),
         attributes: Vec::new(),
+        room_config: None,
         listen: Listen::Only(Vec::new()),
         audio: false,
     }

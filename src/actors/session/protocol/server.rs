@@ -273,7 +273,7 @@ pub struct ResponseUsage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct CarrierOfCall {
     /// The carrier, as in `/carrier/{kind}`.
-    pub kind: &'static str,
+    pub kind: String,
     /// The carrier's id of the call.
     pub call_id: String,
     /// What the answer document gave to the call.

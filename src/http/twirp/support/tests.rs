@@ -219,14 +219,14 @@ fn what_would_not_happen_is_refused_by_its_field() {
         (
             sip,
             "CreateSIPInboundTrunk",
-            json!({"trunk": {"authPassword": "p"}}),
-            "trunk.auth_password",
+            json!({"trunk": {"headers": {"a": "b"}}}),
+            "trunk.headers",
         ),
         (
             sip,
             "CreateSIPInboundTrunk",
-            json!({"trunk": {"allowedAddresses": ["a"]}}),
-            "trunk.allowed_addresses",
+            json!({"trunk": {"includeHeaders": "SIP_ALL_HEADERS"}}),
+            "trunk.include_headers",
         ),
         (
             sip,
@@ -237,20 +237,20 @@ fn what_would_not_happen_is_refused_by_its_field() {
         (
             sip,
             "CreateSIPDispatchRule",
-            json!({"dispatchRule": {"rule": {"dispatchRuleDirect": {"roomName": "a", "pin": "1"}}}}),
-            "dispatch_rule.rule.dispatch_rule_direct.pin",
+            json!({"dispatchRule": {"roomConfig": {"egress": {}}}}),
+            "dispatch_rule.room_config.egress",
         ),
         (
             sip,
             "CreateSIPDispatchRule",
-            json!({"rule": {"dispatchRuleCallee": {"pin": "1"}}}),
-            "rule.dispatch_rule_callee.pin",
+            json!({"roomPreset": "a"}),
+            "room_preset",
         ),
         (
             sip,
             "UpdateSIPInboundTrunk",
-            json!({"update": {"allowedNumbers": {"set": ["1"]}}}),
-            "update.allowed_numbers",
+            json!({"update": {"media": {"codecs": [{"name": "opus"}]}}}),
+            "update.media.codecs",
         ),
         (
             sip,

@@ -125,6 +125,7 @@ fn join(identity: &str) -> Join {
         owner: None,
         metadata: String::new(),
         attributes: vec![("colour".to_owned(), "blue".to_owned())],
+        room_config: None,
         listen: Listen::All,
         audio: true,
     }

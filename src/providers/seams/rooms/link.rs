@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use livekit_protocol::{ParticipantInfo, TrackInfo};
+use livekit_protocol::{ParticipantInfo, RoomConfiguration, TrackInfo};
 
 use end::Shared;
 pub use end::{LinkEnd, TrackWriter, Wishes, Woken, pair};
@@ -53,6 +53,8 @@ pub struct Join {
     pub metadata: String,
     /// Attributes that others read, from the beginning.
     pub attributes: Vec<(String, String)>,
+    /// The configuration of the room, where joining makes it. Only the rooms of this process know it.
+    pub room_config: Option<Box<RoomConfiguration>>,
     /// Whom to hear.
     pub listen: Listen,
     /// Whether there is sound at all: without, nothing is published and nobody is heard.

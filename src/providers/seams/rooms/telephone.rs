@@ -42,6 +42,10 @@ pub mod attribute {
     pub const HEADER: &str = "sip.h.";
     /// How it ended, as [`super::CallStatus::Hangup`] says it. Ours, not LiveKit's.
     pub const CAUSE: &str = "sip.cause";
+    /// The carrier whose socket the call comes by, as in `/carrier/{kind}`. Ours, not LiveKit's.
+    pub const CARRIER: &str = "carrier.kind";
+    /// What parameters of such a call begin with; their names follow.
+    pub const CARRIER_PARAMETER: &str = "carrier.parameter.";
 }
 
 /// Carries calls.

@@ -27,6 +27,7 @@ fn join() -> Join {
         owner: None,
         metadata: String::new(),
         attributes: Vec::new(),
+        room_config: None,
         listen: Listen::All,
         audio: true,
     }

@@ -1,5 +1,7 @@
-//! The bridge between SIP and rooms: places outbound calls, accepts inbound calls, and keeps the table of calls. Each call
-//! is a task. Whether a tenant may call is checked by the caller.
+//! The bridge between SIP and rooms: places outbound calls, accepts inbound calls ([`inbound`]), and keeps the table of calls.
+//! Each call is a task. Whether a tenant may call is checked by the caller.
+
+mod inbound;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -9,22 +11,25 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use ipnet::IpNet;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
+use super::agent::challenge::Challenger;
 use super::agent::digest::Credentials;
 use super::agent::{
-    Agent, Invitation, Leg, Listen, Outbound, Protocol, Reached, TlsSettings, Unacknowledged,
-    header, resolve,
+    Agent, Leg, Listen, Outbound, Protocol, Reached, TlsSettings, Unacknowledged, header, resolve,
 };
 use super::call::attributes::{self, Ends};
+use super::call::pin::Prompt;
 use super::call::task::{CallHandle, Command, Membership, Task, TransferRequest};
 use super::call::{Call, Limits};
 use super::media::{CallMedia, Media, MediaSettings};
+use super::trunks::Trunks;
+pub use inbound::Desk;
 use vivavoce_auth::{Owner, Principal, Takeover};
 use vivavoce_config::{RoomMode, SipTransport};
 use vivavoce_core::egress_policy::is_public;
-use vivavoce_quotas::{Party, Permit, Quota, Refused};
+use vivavoce_quotas::{Permit, Quota};
 use vivavoce_seams::rooms::link::{Join, JoinKind, LinkEvent, Listen as Hear, RoomLink};
 use vivavoce_seams::rooms::telephone::{
     CallError, CallErrorKind, CallOf, CallReport, Direction, HangupCause, Line, NewCall,
@@ -57,6 +62,13 @@ pub trait Rooms: Send + Sync + 'static {
     /// From now on the room outlives its last participant for a while, as any other room: the caller has proved to be at
     /// its address. Forged calls leave no rooms behind.
     async fn keep(&self, room: &str);
+}
+
+/// What callers hear before they are in a room.
+#[async_trait]
+pub trait Prompts: Send + Sync + 'static {
+    /// The sound of a prompt: 16-bit samples, mono at 48 kHz; `None` where there is none.
+    async fn sound(&self, prompt: Prompt) -> Option<Arc<[i16]>>;
 }
 
 /// Decides who owns an inbound call, from the participant attributes of the INVITE's headers and the called number.
@@ -92,6 +104,10 @@ pub struct BridgeSettings {
     pub max_duration: Duration,
     /// Media settings.
     pub media: MediaSettings,
+    /// The trunks and dispatch rules of inbound calls, if there can be any.
+    pub trunks: Option<Arc<Trunks>>,
+    /// What callers hear before they are in a room, if there is anything to say it.
+    pub prompts: Option<Arc<dyn Prompts>>,
 }
 
 /// A handle of the bridge; clones share it. See the module.
@@ -123,6 +139,9 @@ struct Kept {
     most_calls: usize,
     most_calls_per_room: usize,
     max_duration: Duration,
+    trunks: Option<Arc<Trunks>>,
+    prompts: Option<Arc<dyn Prompts>>,
+    challenger: Challenger,
 }
 
 #[derive(Default)]
@@ -209,7 +228,7 @@ impl Inner {
         let of_participant = calls
             .live
             .values()
-            .filter(|handle| handle.is_in(room) && handle.identity == identity);
+            .filter(|handle| handle.is_in(room) && handle.is_called(identity));
         of_participant.max_by_key(|handle| handle.began).cloned()
     }
 
@@ -316,13 +335,16 @@ impl Bridge {
                 most_calls: settings.most_calls,
                 most_calls_per_room: settings.most_calls_per_room,
                 max_duration: settings.max_duration,
+                trunks: settings.trunks,
+                prompts: settings.prompts,
+                challenger: Challenger::new(Instant::now()),
             },
             calls: Mutex::default(),
             fewer: Notify::new(),
             runtime: Handle::current(),
             addresses,
         });
-        tokio::spawn(take_calls(Arc::clone(&inner), invitations));
+        tokio::spawn(inbound::take_calls(Arc::clone(&inner), invitations));
         Ok(Self { inner })
     }
 
@@ -405,7 +427,7 @@ impl Bridge {
     fn handle(&self, call: &CallOf) -> Result<Arc<CallHandle>, CallError> {
         let handle = self.inner.table().live.get(&call.sip_call_id).cloned();
         let handle =
-            handle.filter(|handle| handle.is_in(&call.room) && handle.identity == call.identity);
+            handle.filter(|handle| handle.is_in(&call.room) && handle.is_called(&call.identity));
         handle.ok_or_else(gone)
     }
 
@@ -558,188 +580,6 @@ impl Inner {
     }
 }
 
-async fn take_calls(inner: Arc<Inner>, mut invitations: mpsc::Receiver<Invitation>) {
-    while let Some(invitation) = invitations.recv().await {
-        // One after the other: each sees the rooms and identities of those before.
-        take_call(&inner, invitation).await;
-    }
-}
-
-/// Handles an inbound call.
-async fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
-    if invitation.unsupported().is_some() {
-        return invitation.refuse(420);
-    }
-    let Some(called) = invitation.called() else {
-        return invitation.refuse(404);
-    };
-    let Some(mut slot) = inner.slot() else {
-        tracing::warn!("refused a call: sip.max_calls is reached");
-        return invitation.refuse(503);
-    };
-    let headers = invitation.headers();
-    let ours = attributes::number(&called);
-    let of_headers = attributes::of_headers(&headers);
-    // Decided before anyone hears of the call.
-    let owners = inner.settings.owners.as_ref();
-    let takeover = owners.map(|owners| owners(&of_headers, &ours));
-    match inner.permit(takeover.as_ref().map(|call| &call.owner)) {
-        Ok(permit) => slot.permit = Some(permit),
-        Err(refused) => {
-            tracing::warn!(%refused, "refused a call");
-            return invitation.refuse(503);
-        }
-    }
-    let is_anothers = match &takeover {
-        Some(call) => !inner.may_take(&ours, call).await,
-        None => false,
-    };
-    let owner = takeover.as_ref().map(|call| call.owner.clone());
-    let (local, peer) = (invitation.local_address().ip(), invitation.source());
-    let mut media = match inner.media.open(local, peer) {
-        Ok(media) => media,
-        Err(error) => {
-            tracing::warn!(%error, "refused a call");
-            return invitation.refuse(503);
-        }
-    };
-    media.await_acknowledgement();
-    let answer = match invitation.offer().map(|offer| media.answer(&offer)) {
-        None => None,
-        Some(Ok(answer)) => Some(answer),
-        Some(Err(error)) => return invitation.refuse(error.status()),
-    };
-    let (outside, display) = attributes::caller(&headers);
-    let sip_call_id = call_id();
-    let room = inner.room_of(&ours, &sip_call_id, owner.as_ref(), is_anothers);
-    if !slot.enter(&room) {
-        return invitation.refuse(486);
-    }
-    let identity = inner.identity_of(&room, &outside, &sip_call_id).await;
-    let source = invitation.source();
-    let leg = invitation.take();
-    leg.ring(None);
-    let ends = Ends {
-        hostname: host_of(&headers).unwrap_or_else(|| source.to_string()),
-        outside,
-        ours,
-    };
-    let mut told = attributes::of_call(&sip_call_id, "ringing", &ends);
-    told.extend(attributes::of_dialog(
-        leg.call_id(),
-        leg.remote_tag().as_deref(),
-    ));
-    told.extend(of_headers);
-    let name = display.unwrap_or_else(|| format!("Phone {}", ends.outside).trim().to_owned());
-    let joining = inner.begin_joining(Join {
-        kind: JoinKind::Caller,
-        principal: principal(owner.as_ref()),
-        owner: takeover,
-        ..join(&room, &identity, &name, told)
-    });
-    let hostname = leg.remote_address().to_string();
-    let (handle, commands) = CallHandle::new(
-        sip_call_id,
-        Direction::Inbound,
-        room,
-        identity,
-        owner,
-        hostname,
-    );
-    let limits = Limits {
-        ringing: Duration::MAX,
-        duration: inner.settings.max_duration,
-    };
-    let task = Task {
-        call: Call::inbound(limits, Instant::now()),
-        leg,
-        media,
-        membership: Membership::Joining(joining),
-        answer,
-        dtmf: String::new(),
-        handle,
-        commands,
-        rooms: Arc::clone(&inner.rooms),
-        news: inner.news.clone(),
-    };
-    inner.run(task, slot);
-}
-
-impl Inner {
-    /// The unit of the quota for an inbound call: whoever calls one tenant's numbers, or has them called, does not take the
-    /// lines of all. Calls of the operator are bounded by the number of places only.
-    fn permit(&self, owner: Option<&Owner>) -> Result<Permit, Refused> {
-        match owner.map_or(Party::Operator, Owner::party) {
-            Party::Operator => Ok(self.settings.quota.hold(&Party::Operator)),
-            tenant => self.settings.quota.take(&tenant),
-        }
-    }
-
-    /// Whether an inbound call may take the room that its number names.
-    async fn may_take(&self, ours: &str, call: &Takeover) -> bool {
-        // With a number of its owner's it always may, and the rooms need not be asked.
-        call.by_number || {
-            let room = format!("{}{ours}", self.settings.room_prefix);
-            self.rooms.may_take(&room, call).await
-        }
-    }
-
-    /// The room of an inbound call. A room of another owner that the call may not take (`is_anothers`), or in use by another
-    /// owner's call, is not shared: the later call gets its own room, whatever the mode. In mode `call` neither is one named
-    /// by a called user that is no telephone number: the caller chooses that name, and taking the room of that name from
-    /// whoever has it would be the caller's choice, too.
-    fn room_of(
-        &self,
-        ours: &str,
-        sip_call_id: &str,
-        owner: Option<&Owner>,
-        is_anothers: bool,
-    ) -> String {
-        let room = format!("{}{ours}", self.settings.room_prefix);
-        let apart = |handle: &Arc<CallHandle>| {
-            handle.direction == Direction::Inbound
-                && handle.is_in(&room)
-                && (self.settings.room_mode == RoomMode::Call || handle.owner.as_ref() != owner)
-        };
-        let is_number = ours
-            .bytes()
-            .all(|byte| byte.is_ascii_digit() || b"+*#".contains(&byte));
-        let is_chosen = self.settings.room_mode == RoomMode::Call && !is_number;
-        if is_chosen || is_anothers || self.table().live.values().any(apart) {
-            format!("{room}_{sip_call_id}")
-        } else {
-            room
-        }
-    }
-
-    /// The identity that LiveKit gives callers, unless another call or somebody in the room has it: the caller has chosen
-    /// it, and must not replace them.
-    async fn identity_of(&self, room: &str, outside: &str, sip_call_id: &str) -> String {
-        let who = if outside.is_empty() {
-            "anonymous"
-        } else {
-            outside
-        };
-        let identity = format!("sip_{who}");
-        // A call that is about to join is not in the room yet.
-        if self.call_of(room, &identity).is_none() && !self.rooms.has(room, &identity).await {
-            return identity;
-        }
-        let suffix = sip_call_id.trim_start_matches("SCL_");
-        format!("{identity}_{suffix}")
-    }
-
-    fn begin_joining(self: &Arc<Self>, join: Join) -> oneshot::Receiver<Result<RoomLink, String>> {
-        let (joined, joining) = oneshot::channel();
-        let rooms = Arc::clone(&self.rooms);
-        tokio::spawn(async move {
-            // If it is dropped, the participant leaves the room.
-            let _taken = joined.send(rooms.join(join).await);
-        });
-        joining
-    }
-}
-
 fn join(room: &str, identity: &str, name: &str, attributes: Vec<(String, String)>) -> Join {
     Join {
         room: room.to_owned(),
@@ -750,16 +590,9 @@ fn join(room: &str, identity: &str, name: &str, attributes: Vec<(String, String)
         owner: None,
         metadata: String::new(),
         attributes,
+        room_config: None,
         listen: Hear::All,
         audio: true,
-    }
-}
-
-/// The principal on whose behalf a caller joins a room of this owner.
-fn principal(owner: Option<&Owner>) -> Principal {
-    match owner {
-        Some(Owner::Tenant(tenant)) => Principal::Tenant(tenant.clone()),
-        _ => Principal::Operator,
     }
 }
 
@@ -773,13 +606,6 @@ async fn connected(link: &mut RoomLink) -> Result<String, CallError> {
         Ok(_) => Err(unavailable("the room was left".to_owned())),
         Err(_) => Err(unavailable("joining the room timed out".to_owned())),
     }
-}
-
-fn host_of(headers: &[(String, String)]) -> Option<String> {
-    let from = headers
-        .iter()
-        .find(|(name, _)| name.eq_ignore_ascii_case("from"))?;
-    header::Address::parse(&from.1).host().map(str::to_owned)
 }
 
 fn call_id() -> String {

@@ -1,0 +1,517 @@
+//! Inbound calls: who is let in, which room they join, and what is asked before. The decisions are those of [`dispatch`], of
+//! the settings, and of the owners of rooms; nothing is spent on a call before its trunk has let it in.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use livekit_protocol::{SipInboundTrunkInfo, SipMediaEncryption};
+use tokio::sync::{mpsc, oneshot};
+
+use super::super::agent::challenge::{self, Answer, Asking};
+use super::super::agent::digest::Credentials;
+use super::super::agent::{Invitation, header};
+use super::super::call::attributes::{self, Ends};
+use super::super::call::pin::Prompt;
+use super::super::call::task::{CallHandle, Membership, Task};
+use super::super::call::{Call, Limits};
+use super::super::dispatch::{Entered, Facts, Gate, Placement, Route};
+use super::{Inner, Slot, call_id, join};
+use vivavoce_auth::{Owner, Principal, Takeover};
+use vivavoce_config::RoomMode;
+use vivavoce_quotas::{Party, Permit, Refused};
+use vivavoce_seams::rooms::link::{Join, JoinKind, RoomLink};
+use vivavoce_seams::rooms::telephone::{Direction, attribute};
+use vivavoce_telemetry::metrics::{self, SipRefusal};
+
+/// The start of a participant's join.
+type Joining = oneshot::Receiver<Result<RoomLink, String>>;
+
+pub(super) async fn take_calls(inner: Arc<Inner>, mut invitations: mpsc::Receiver<Invitation>) {
+    while let Some(invitation) = invitations.recv().await {
+        // One after the other: each sees the rooms and identities of those before.
+        take_call(&inner, invitation).await;
+    }
+}
+
+/// What is known of an inbound call.
+struct Arrival {
+    sip_call_id: String,
+    ends: Ends,
+    display: Option<String>,
+    source: IpAddr,
+    /// Attributes of its headers.
+    of_headers: Vec<(String, String)>,
+    /// Attributes of its dialog and its trunk.
+    of_call: Vec<(String, String)>,
+    trunk_id: Option<String>,
+    takeover: Option<Takeover>,
+}
+
+impl Arrival {
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            from: &self.ends.outside,
+            to: &self.ends.ours,
+            source: self.source,
+        }
+    }
+
+    fn owner(&self) -> Option<&Owner> {
+        self.takeover.as_ref().map(|call| &call.owner)
+    }
+
+    /// The join of this call as placed.
+    fn join(&self, placement: Placement, identity: &str) -> Join {
+        let mut told = attributes::of_call(&self.sip_call_id, "ringing", &placement.ends);
+        told.extend(self.of_call.iter().cloned());
+        let headers = self.of_headers.iter();
+        let headers = headers.filter(|(name, _)| {
+            !placement.hides_numbers || name.starts_with(attributes::HEADER_OF_GATEWAY)
+        });
+        told.extend(headers.cloned());
+        // Of the rule's attributes none replaces what the telephone network says.
+        for (name, value) in placement.attributes {
+            if !told.iter().any(|(known, _)| *known == name) {
+                told.push((name, value));
+            }
+        }
+        let display = self.display.clone().filter(|_| !placement.hides_numbers);
+        let name = display.unwrap_or(placement.name);
+        Join {
+            kind: JoinKind::Caller,
+            principal: principal(self.owner()),
+            owner: self.takeover.clone(),
+            metadata: placement.metadata,
+            room_config: placement.room_config,
+            ..join(&placement.room, identity, &name, told)
+        }
+    }
+}
+
+/// Handles an inbound call.
+async fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
+    if invitation.unsupported().is_some() {
+        return invitation.refuse(420);
+    }
+    let Some(called) = invitation.called() else {
+        return invitation.refuse(404);
+    };
+    let headers = invitation.headers();
+    let source = invitation.source();
+    let (outside, display) = attributes::caller(&headers);
+    let ends = Ends {
+        hostname: host_of(&headers).unwrap_or_else(|| source.to_string()),
+        outside,
+        ours: attributes::number(&called),
+    };
+    let facts = Facts {
+        from: &ends.outside,
+        to: &ends.ours,
+        source,
+    };
+    let Some((invitation, trunk)) = inner.by_trunk(invitation, &facts) else {
+        return;
+    };
+    let Some(mut slot) = inner.slot() else {
+        tracing::warn!("refused a call: sip.max_calls is reached");
+        return invitation.refuse(503);
+    };
+    let of_headers = attributes::of_headers(&headers);
+    // Decided before anyone hears of the call.
+    let owners = inner.settings.owners.as_ref();
+    let takeover = owners.map(|owners| owners(&of_headers, &ends.ours));
+    match inner.permit(takeover.as_ref().map(|call| &call.owner)) {
+        Ok(permit) => slot.permit = Some(permit),
+        Err(refused) => {
+            tracing::warn!(%refused, "refused a call");
+            return invitation.refuse(503);
+        }
+    }
+    let (local, peer) = (invitation.local_address().ip(), source);
+    let mut media = match inner.media.open(local, peer) {
+        Ok(media) => media,
+        Err(error) => {
+            tracing::warn!(%error, "refused a call");
+            return invitation.refuse(503);
+        }
+    };
+    media.await_acknowledgement();
+    let answer = match invitation.offer().map(|offer| media.answer(&offer)) {
+        None => None,
+        Some(Ok(answer)) => Some(answer),
+        Some(Err(error)) => return invitation.refuse(error.status()),
+    };
+    if trunk.as_deref().is_some_and(is_encrypted) && !media.report().encrypted {
+        tracing::warn!("refused a call: its trunk requires encrypted media");
+        return invitation.refuse(488);
+    }
+    let arrival = Arrival {
+        sip_call_id: call_id(),
+        of_call: of_trunk(trunk.as_deref(), &headers),
+        trunk_id: trunk.as_ref().map(|trunk| trunk.sip_trunk_id.clone()),
+        ends,
+        display,
+        source,
+        of_headers,
+        takeover,
+    };
+    let placed = match inner.place_inbound(&arrival).await {
+        Some(placement) if inner.is_closed_to(&arrival, &placement).await => {
+            tracing::warn!("refused a call: the room of its dispatch rule is somebody else's");
+            return invitation.refuse(403);
+        }
+        Some(placement) if !slot.enter(&placement.room) => return invitation.refuse(486),
+        placed => placed,
+    };
+    let limits = Limits {
+        ringing: Duration::MAX,
+        duration: longest(trunk.as_deref(), inner.settings.max_duration),
+    };
+    start(
+        inner,
+        invitation,
+        arrival,
+        placed,
+        media,
+        answer,
+        (limits, slot),
+    )
+    .await;
+}
+
+/// Starts the task of a call that has a place, or is asked for a PIN.
+async fn start(
+    inner: &Arc<Inner>,
+    invitation: Invitation,
+    mut arrival: Arrival,
+    placed: Option<Placement>,
+    media: super::CallMedia,
+    answer: Option<String>,
+    (limits, slot): (Limits, Slot),
+) {
+    let (room, identity) = match &placed {
+        None => (String::new(), String::new()),
+        Some(placement) => {
+            let identity = inner.identity_in(placement, &arrival.sip_call_id).await;
+            (placement.room.clone(), identity)
+        }
+    };
+    let leg = invitation.take();
+    leg.ring(None);
+    arrival.of_call.extend(attributes::of_dialog(
+        leg.call_id(),
+        leg.remote_tag().as_deref(),
+    ));
+    let (handle, commands) = CallHandle::new(
+        arrival.sip_call_id.clone(),
+        Direction::Inbound,
+        room,
+        identity.clone(),
+        arrival.owner().cloned(),
+        leg.remote_address().to_string(),
+    );
+    let membership = match placed {
+        Some(placement) => {
+            Membership::Joining(inner.begin_joining(arrival.join(placement, &identity)))
+        }
+        None => Membership::Asking(Box::new(Desk {
+            inner: Arc::clone(inner),
+            arrival,
+            handle: Arc::clone(&handle),
+        })),
+    };
+    let task = Task {
+        call: Call::inbound(limits, Instant::now()),
+        leg,
+        media,
+        membership,
+        answer,
+        dtmf: String::new(),
+        handle,
+        commands,
+        rooms: Arc::clone(&inner.rooms),
+        news: inner.news.clone(),
+    };
+    inner.run(task, slot);
+}
+
+/// Where a caller who is asked for a PIN is let in.
+pub struct Desk {
+    inner: Arc<Inner>,
+    arrival: Arrival,
+    handle: Arc<CallHandle>,
+}
+
+impl Desk {
+    /// Digits of the longest PIN.
+    pub fn longest_pin(&self) -> usize {
+        let trunks = self.inner.settings.trunks.as_ref();
+        trunks.map_or(0, |trunks| {
+            trunks.longest_pin(self.arrival.trunk_id.as_deref(), &self.arrival.facts())
+        })
+    }
+
+    /// The sound of a prompt.
+    pub async fn sound(&self, prompt: Prompt) -> Option<Arc<[i16]>> {
+        self.inner.settings.prompts.as_ref()?.sound(prompt).await
+    }
+
+    /// Begins to join the room that a PIN opens; `None` where it opens none.
+    pub async fn admit(&self, pin: &str) -> Option<Joining> {
+        let entered = if pin.is_empty() {
+            Entered::Nothing
+        } else {
+            Entered::Pin(pin)
+        };
+        let Route::Rule(rule) = self.inner.route(&self.arrival, entered) else {
+            return None;
+        };
+        let (inner, arrival) = (&self.inner, &self.arrival);
+        let placement = Placement::new(&rule, &arrival.ends, &arrival.sip_call_id);
+        if inner.is_closed_to(arrival, &placement).await {
+            tracing::warn!("a PIN opens a room that is somebody else's: the call is not let in");
+            return None;
+        }
+        let identity = inner.identity_in(&placement, &arrival.sip_call_id).await;
+        if !inner.move_into(&self.handle, &placement.room, &identity) {
+            return None;
+        }
+        Some(inner.begin_joining(arrival.join(placement, &identity)))
+    }
+}
+
+impl Inner {
+    /// The invitation and its trunk, if there is one, once the trunk has let it in; otherwise it is refused, or challenged.
+    fn by_trunk(
+        &self,
+        invitation: Invitation,
+        facts: &Facts<'_>,
+    ) -> Option<(Invitation, Option<Box<SipInboundTrunkInfo>>)> {
+        let Some(trunks) = &self.settings.trunks else {
+            return Some((invitation, None));
+        };
+        let trunk = match trunks.gate(facts) {
+            Gate::NoTrunk => return Some((invitation, None)),
+            Gate::Trunk(trunk) => trunk,
+            Gate::Refused(trunk, mismatch) => {
+                metrics::sip_refused(SipRefusal::Trunk);
+                tracing::warn!(trunk, %mismatch, "refused a call by its trunk");
+                invitation.refuse(403);
+                return None;
+            }
+        };
+        if trunk.auth_username.is_empty() {
+            return Some((invitation, Some(trunk)));
+        }
+        let credentials = Credentials {
+            username: trunk.auth_username.clone(),
+            password: trunk.auth_password.clone(),
+        };
+        let realm = match &*trunk.auth_realm {
+            "" => challenge::REALM,
+            realm => realm,
+        };
+        let (call_id, answers) = (invitation.call_id(), invitation.answers());
+        let asking = Asking {
+            call_id: &call_id,
+            source: facts.source,
+            answers: &answers,
+        };
+        let (challenger, now) = (&self.settings.challenger, Instant::now());
+        let checked = challenger.check(realm, &credentials, &asking, now);
+        let id = &trunk.sip_trunk_id;
+        match checked {
+            Answer::Right => return Some((invitation, Some(trunk))),
+            Answer::Missing | Answer::Stale => {
+                let stale = checked == Answer::Stale;
+                let asked = challenger.challenge(realm, &asking, stale, now);
+                invitation.challenge(asked);
+            }
+            Answer::Wrong => {
+                metrics::sip_refused(SipRefusal::Password);
+                tracing::warn!(trunk = id, source = %facts.source, "refused a call: wrong user name or password");
+                invitation.refuse(403);
+            }
+            Answer::Guessing => {
+                metrics::sip_refused(SipRefusal::Password);
+                tracing::warn!(trunk = id, source = %facts.source, "refused a call: too many wrong passwords from this address");
+                invitation.refuse(403);
+            }
+        }
+        None
+    }
+
+    fn route(&self, arrival: &Arrival, entered: Entered<'_>) -> Route {
+        let trunks = self.settings.trunks.as_ref();
+        trunks.map_or(Route::NoRule, |trunks| {
+            trunks.route(arrival.trunk_id.as_deref(), &arrival.facts(), entered)
+        })
+    }
+
+    /// The place of a call; `None` where its caller is asked for a PIN before.
+    async fn place_inbound(&self, arrival: &Arrival) -> Option<Placement> {
+        match self.route(arrival, Entered::NotAsked) {
+            Route::AskPin => None,
+            Route::Rule(rule) => Some(Placement::new(&rule, &arrival.ends, &arrival.sip_call_id)),
+            Route::NoRule | Route::WrongPin => Some(self.by_settings(arrival).await),
+        }
+    }
+
+    /// The place of a call that no rule concerns.
+    async fn by_settings(&self, arrival: &Arrival) -> Placement {
+        let room = format!("{}{}", self.settings.room_prefix, arrival.ends.ours);
+        let is_anothers = match &arrival.takeover {
+            Some(call) => !self.may_take(&room, call).await,
+            None => false,
+        };
+        let who = if arrival.ends.outside.is_empty() {
+            "anonymous"
+        } else {
+            &arrival.ends.outside
+        };
+        Placement {
+            room: self.room_of(room, arrival, is_anothers),
+            identity: format!("sip_{who}"),
+            name: format!("Phone {}", arrival.ends.outside).trim().to_owned(),
+            ends: arrival.ends.clone(),
+            hides_numbers: false,
+            metadata: String::new(),
+            attributes: Vec::new(),
+            room_config: None,
+        }
+    }
+
+    /// Whether the room of a rule belongs to somebody whose calls these are not. By the settings a call has another room then.
+    async fn is_closed_to(&self, arrival: &Arrival, placement: &Placement) -> bool {
+        let by_rule = placement
+            .attributes
+            .iter()
+            .any(|(name, _)| name == attribute::RULE_ID);
+        match &arrival.takeover {
+            Some(call) if by_rule => !self.may_take(&placement.room, call).await,
+            _ => false,
+        }
+    }
+
+    /// The unit of the quota for an inbound call: whoever calls one tenant's numbers, or has them called, does not take the
+    /// lines of all. Calls of the operator are bounded by the number of places only.
+    fn permit(&self, owner: Option<&Owner>) -> Result<Permit, Refused> {
+        match owner.map_or(Party::Operator, Owner::party) {
+            Party::Operator => Ok(self.settings.quota.hold(&Party::Operator)),
+            tenant => self.settings.quota.take(&tenant),
+        }
+    }
+
+    /// Whether an inbound call may take a room.
+    async fn may_take(&self, room: &str, call: &Takeover) -> bool {
+        // With a number of its owner's it always may, and the rooms need not be asked.
+        call.by_number || self.rooms.may_take(room, call).await
+    }
+
+    /// The room of an inbound call by the settings. A room of another owner that the call may not take (`is_anothers`), or in
+    /// use by another owner's call, is not shared: the later call gets its own room, whatever the mode. In mode `call` neither
+    /// is one named by a called user that is no telephone number: the caller chooses that name, and taking the room of that
+    /// name from whoever has it would be the caller's choice, too.
+    fn room_of(&self, room: String, arrival: &Arrival, is_anothers: bool) -> String {
+        let apart = |handle: &Arc<CallHandle>| {
+            handle.direction == Direction::Inbound
+                && handle.is_in(&room)
+                && (self.settings.room_mode == RoomMode::Call
+                    || handle.owner.as_ref() != arrival.owner())
+        };
+        let mut called = arrival.ends.ours.bytes();
+        let is_number = called.all(|byte| byte.is_ascii_digit() || b"+*#".contains(&byte));
+        let is_chosen = self.settings.room_mode == RoomMode::Call && !is_number;
+        if is_chosen || is_anothers || self.table().live.values().any(apart) {
+            format!("{room}_{}", arrival.sip_call_id)
+        } else {
+            room
+        }
+    }
+
+    /// The identity of a placement, unless another call or somebody in the room has it: the caller has chosen it, and must not
+    /// replace them.
+    async fn identity_in(&self, placement: &Placement, sip_call_id: &str) -> String {
+        let Placement { room, identity, .. } = placement;
+        // A call that is about to join is not in the room yet.
+        if self.call_of(room, identity).is_none() && !self.rooms.has(room, identity).await {
+            return identity.clone();
+        }
+        let suffix = sip_call_id.trim_start_matches("SCL_");
+        format!("{identity}_{suffix}")
+    }
+
+    /// Gives a call that has no room yet a place in this one, if there is one.
+    fn move_into(&self, handle: &CallHandle, room: &str, identity: &str) -> bool {
+        let calls = self.table();
+        let there = calls.live.values().filter(|other| other.is_in(room));
+        let placing = calls.placing_into.iter().filter(|one| *one == room);
+        if there.count() + placing.count() >= self.settings.most_calls_per_room {
+            metrics::sip_refused(SipRefusal::Room);
+            tracing::warn!("a call is not let in: sip.max_calls_per_room is reached");
+            return false;
+        }
+        handle.move_into(room, identity);
+        true
+    }
+
+    fn begin_joining(self: &Arc<Self>, join: Join) -> Joining {
+        let (joined, joining) = oneshot::channel();
+        let rooms = Arc::clone(&self.rooms);
+        tokio::spawn(async move {
+            // If it is dropped, the participant leaves the room.
+            let _taken = joined.send(rooms.join(join).await);
+        });
+        joining
+    }
+}
+
+/// Whether a trunk wants encrypted media only.
+#[allow(deprecated)] // of a field: older clients still use it
+fn is_encrypted(trunk: &SipInboundTrunkInfo) -> bool {
+    let media = trunk.media.as_ref().and_then(|media| media.encryption);
+    let wanted = media.unwrap_or(trunk.media_encryption);
+    wanted == SipMediaEncryption::SipMediaEncryptRequire as i32
+}
+
+/// How long a call may last.
+fn longest(trunk: Option<&SipInboundTrunkInfo>, limit: Duration) -> Duration {
+    let own = trunk.and_then(|trunk| trunk.max_call_duration.as_ref());
+    let own = own.map(|own| Duration::from_secs(u64::try_from(own.seconds).unwrap_or_default()));
+    own.filter(|own| !own.is_zero())
+        .map_or(limit, |own| own.min(limit))
+}
+
+/// The attributes that a trunk gives a call: its id, and the headers that it wants as attributes.
+fn of_trunk(
+    trunk: Option<&SipInboundTrunkInfo>,
+    headers: &[(String, String)],
+) -> Vec<(String, String)> {
+    let Some(trunk) = trunk else {
+        return Vec::new();
+    };
+    let id = (attribute::TRUNK_ID.to_owned(), trunk.sip_trunk_id.clone());
+    let wanted = trunk.headers_to_attributes.iter();
+    let wanted = wanted.filter_map(|(header, name)| {
+        let mut headers = headers.iter();
+        let (_, value) = headers.find(|(known, _)| known.eq_ignore_ascii_case(header))?;
+        Some((name.clone(), attributes::cut(value)))
+    });
+    std::iter::once(id).chain(wanted).collect()
+}
+
+/// The principal on whose behalf a caller joins a room of this owner.
+fn principal(owner: Option<&Owner>) -> Principal {
+    match owner {
+        Some(Owner::Tenant(tenant)) => Principal::Tenant(tenant.clone()),
+        _ => Principal::Operator,
+    }
+}
+
+fn host_of(headers: &[(String, String)]) -> Option<String> {
+    let from = headers
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case("from"))?;
+    header::Address::parse(&from.1).host().map(str::to_owned)
+}

@@ -1,0 +1,169 @@
+//! Calls that are participants of rooms.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::agent::Agent;
+use super::caller::{Caller, FROM, GIVEN, Kind, TO, handshake, media};
+use super::{config, exchange, hears, nothing_odd, plays, words};
+use crate::harness::*;
+use crate::vendors::numbers_in;
+
+const SECRET: &str = "a-secret-of-a-path";
+
+/// Accounts whose calls join the room of this name.
+fn accounts(room: &str) -> String {
+    let accounts =
+        Kind::ALL.map(|kind| json!({"kind": kind.slug(), "secret": SECRET, "room": room}));
+    Value::from(accounts.to_vec()).to_string()
+}
+
+async fn call(server: &Server, kind: Kind) -> Caller {
+    let url = format!("{}/{SECRET}", media(server, kind));
+    Caller::over(kind, handshake(&url, &[]).await.unwrap())
+}
+
+/// Who is in a room.
+async fn participants(server: &Server, room: &str) -> Vec<Value> {
+    let shown = reqwest::get(format!("{}/rtc/rooms/{room}", server.url)).await;
+    let shown: Value = shown.unwrap().json().await.unwrap();
+    shown["participants"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default()
+}
+
+/// Until somebody of this identity is in the room, or nobody is any more.
+async fn in_room(server: &Server, room: &str, identity: &str, there: bool) -> Option<Value> {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let everybody = participants(server, room).await;
+        let found = everybody
+            .into_iter()
+            .find(|one| one["identity"] == identity);
+        if found.is_some() == there {
+            return found;
+        }
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "{identity} {} in {room}",
+            if there { "is not" } else { "is still" }
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_of_each_carrier_meets_its_agent_in_a_room() {
+    let agent = Agent::start().await;
+    let accounts = accounts("call-{call_id}");
+    let backed = exchange(&agent, &[("CARRIERS_ACCOUNTS_JSON", &accounts)]).await;
+    for kind in Kind::ALL {
+        let caller = call(&backed.server, kind).await;
+        let mut answered = agent.answer(config()).await;
+        let identity = format!("sip_{}", kind.number(FROM));
+        let (name, value) = GIVEN;
+        let expected = json!({"type": "call", "room_name": format!("call-{}", kind.call_id()), "participant_identity": identity,
+            "from": kind.number(FROM), "to": kind.number(TO), "headers": {}, "stream_id": answered.call["stream_id"],
+            "carrier": {"kind": kind.slug(), "call_id": kind.call_id(), "parameters": {name: value}}});
+        assert_eq!(answered.call, expected);
+        // What is said before somebody listens is heard by nobody.
+        answered.next("track_subscribed").await;
+        caller.say(words(100..110, kind));
+        hears(&mut answered, &(100..110).collect::<Vec<_>>()).await;
+        caller.press('5');
+        let dtmf = answered.next("dtmf").await;
+        assert_eq!(
+            (&dtmf["digit"], &dtmf["identity"]),
+            (&json!("5"), &json!(identity))
+        );
+        if kind == Kind::Plivo {
+            answered
+                .send(json!({"type": "send_dtmf", "digits": "12#"}))
+                .await;
+            eventually("no keys", || caller.noted(|noted| noted.keys == "12#")).await;
+        }
+        answered.speak("a", "201 202 203 204 205").await;
+        assert_eq!(answered.next("tts_playback_complete").await["id"], "a");
+        plays(&caller, &[201, 202, 203, 204, 205]).await;
+        answered
+            .send(json!({"type": "sip_transfer", "transfer_to": "+4930999999"}))
+            .await;
+        let refused = answered.next("sip_transfer_error").await;
+        assert!(
+            refused["message"].as_str().unwrap().contains("carrier"),
+            "{refused}"
+        );
+        answered.send(json!({"type": "hangup"})).await;
+        assert_eq!(caller.closed().await, 1000, "{kind:?}");
+        let over = answered.next("sip_call").await;
+        let over = if over["status"] == "active" {
+            answered.next("sip_call").await
+        } else {
+            over
+        };
+        assert_eq!(
+            (&over["status"], &over["cause"]),
+            (&json!("hangup"), &json!("local")),
+            "{kind:?}"
+        );
+        nothing_odd(&caller);
+        drop(answered);
+        in_room(
+            &backed.server,
+            &format!("call-{}", kind.call_id()),
+            &identity,
+            false,
+        )
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_calls_in_one_room_hear_each_other_and_nobody_puts_out_the_other() {
+    let server = Server::start_with(&[
+        ("CARRIERS_ACCOUNTS_JSON", &accounts("support")),
+        ("NULL_ENABLED", "true"),
+    ]);
+    let ann = call(&server, Kind::Twilio).await;
+    let first = format!("sip_{FROM}");
+    let shown = in_room(&server, "support", &first, true).await.unwrap();
+    let attributes = &shown["attributes"];
+    assert_eq!(shown["kind"], "SIP");
+    for (name, value) in [
+        ("carrier.kind", "twilio"),
+        ("sip.callID", Kind::Twilio.call_id()),
+        ("sip.callStatus", "active"),
+        ("sip.phoneNumber", FROM),
+        ("sip.trunkPhoneNumber", TO),
+    ] {
+        assert_eq!(attributes[name], value, "{attributes}");
+    }
+    // Somebody else who says to call from the same number.
+    let bob = call(&server, Kind::Vonage).await;
+    let second = format!("sip_{FROM}_{}", Kind::Vonage.call_id());
+    in_room(&server, "support", &second, true).await;
+    ann.say(words(300..310, ann.kind));
+    plays(&bob, &(300..310).collect::<Vec<_>>()).await;
+    bob.say(words(400..410, bob.kind));
+    plays(&ann, &(400..410).collect::<Vec<_>>()).await;
+    let own = ann.noted(|noted| numbers_in(&noted.heard, ann.kind.rate()));
+    assert!(
+        own.iter().all(|number| *number >= 400),
+        "she hears herself: {own:?}"
+    );
+    // Who hangs up has left, and who is sent out has been hung up on.
+    bob.hang_up();
+    in_room(&server, "support", &second, false).await;
+    let removed = reqwest::Client::new()
+        .delete(format!("{}/rtc/participant", server.url))
+        .json(&json!({"room_name": "support", "participant_identity": first}))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(removed.status(), 200);
+    assert_eq!(ann.closed().await, 1000);
+    nothing_odd(&ann);
+    nothing_odd(&bob);
+}
