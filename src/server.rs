@@ -870,9 +870,12 @@ fn unauthenticated_access(settings: &Settings) -> String {
     }
     if livekit::mode(&settings.rtc) != RtcMode::Off {
         open.push("join rooms and remove participants (/rtc)");
-        open.push(match settings.sip.outbound_address {
-            Some(_) => "place telephone calls at your expense and change hooks (/sip)",
-            None => "change hooks (/sip)",
+        let gateway =
+            settings.sip.outbound_address.is_some() || settings.sip.gateways_json.is_some();
+        open.push(if gateway {
+            "place telephone calls at your expense and change hooks (/sip)"
+        } else {
+            "change hooks (/sip)"
         });
     }
     open.join(", ")

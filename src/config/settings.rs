@@ -559,6 +559,11 @@ settings! {
         outbound_auth_username: Option<String> = "", "sip.outbound_auth_username", "SIP_OUTBOUND_AUTH_USERNAME";
         /// Password at the gateway. Not used at any other address.
         outbound_auth_password: Option<Secret> = "", "sip.outbound_auth_password", "SIP_OUTBOUND_AUTH_PASSWORD";
+        /// Several gateways instead, `[{"address","transport"?,"username"?,"password"?,"prefixes"?,"priority"?,"weight"?}]`. A number
+        /// goes to those whose prefixes it has, the longest first, then the lowest `priority`, then by chance as their `weight`s
+        /// say; the next one is called when one cannot be reached, says nothing for 4 s, or answers 408, 502, 503 or 504 before
+        /// it rings. One that has failed comes last for 30 s.
+        gateways_json: Option<JsonText> = "", "sip.gateways_json", "SIP_GATEWAYS_JSON";
         /// Whether requests may name gateways with loopback, link-local or private addresses.
         allow_private_outbound: bool = "false", "sip.allow_private_outbound", "SIP_ALLOW_PRIVATE_OUTBOUND";
         /// Prefixes of numbers that may be called; all if absent. Emergency numbers are never called.

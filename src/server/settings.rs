@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use crate::actors::registry::calls::Gateways;
 use crate::actors::session::backchannel::Lists;
 use crate::agents::AgentRoutes;
 use crate::config::{Config, ConfigError, Settings};
@@ -30,6 +31,7 @@ fn contradictions(settings: &Settings) -> Vec<String> {
         problems.push(format!("turns.backchannels_json: {problem}"));
     }
     problems.extend(AgentRoutes::new(settings).err().unwrap_or_default());
+    problems.extend(Gateways::read(&settings.sip).err().unwrap_or_default());
     problems.extend(crate::llm::problems(settings));
     problems.extend(webhooks::problems(settings));
     problems.extend(hooks::problems(settings));

@@ -234,6 +234,7 @@ impl House {
                 login: None,
                 private: true,
             },
+            alternatives: Vec::new(),
             attributes: Vec::new(),
             hides_numbers: false,
             ringing_timeout: Duration::from_secs(30),

@@ -95,9 +95,13 @@ async fn hears(answered: &mut Answered, numbers: &[u16]) {
 async fn a_call_of_each_carrier_is_understood_answered_and_hung_up() {
     let agent = Agent::start().await;
     let backed = exchange(&agent, &[]).await;
+    let mut calls = Vec::new();
     for kind in Kind::ALL {
         let caller = Caller::call(&backed.server, kind).await;
-        let mut answered = agent.answer(config()).await;
+        calls.push((caller, agent.answer(config()).await));
+    }
+    let calls = calls.into_iter().map(|(caller, mut answered)| async move {
+        let kind = caller.kind;
         let (name, value) = GIVEN;
         let expected = json!({"type": "call", "room_name": null, "participant_identity": format!("sip_{}", kind.number(FROM)),
             "from": kind.number(FROM), "to": kind.number(TO), "headers": {}, "stream_id": answered.call["stream_id"],
@@ -141,7 +145,8 @@ async fn a_call_of_each_carrier_is_understood_answered_and_hung_up() {
         assert_eq!(heard, [201, 202, 203, 204, 205], "{kind:?}");
         assert_eq!(answered.closed().await, 1000);
         nothing_odd(&caller);
-    }
+    });
+    futures_util::future::join_all(calls).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::agent::Agent;
+use super::agent::{Agent, Answered};
 use super::caller::{Caller, FROM, GIVEN, Kind, TO, handshake, media};
 use super::{config, exchange, hears, nothing_odd, plays, words};
 use crate::harness::*;
@@ -57,67 +57,68 @@ async fn in_room(server: &Server, room: &str, identity: &str, there: bool) -> Op
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_of_each_carrier_meets_its_agent_in_a_room() {
     let agent = Agent::start().await;
-    let accounts = accounts("call-{call_id}");
+    let accounts = Kind::ALL.map(|kind| {
+        let room = format!("{}-{{call_id}}", kind.slug());
+        json!({"kind": kind.slug(), "secret": SECRET, "room": room})
+    });
+    let accounts = Value::from(accounts.to_vec()).to_string();
     let backed = exchange(&agent, &[("CARRIERS_ACCOUNTS_JSON", &accounts)]).await;
+    let mut calls = Vec::new();
     for kind in Kind::ALL {
         let caller = call(&backed.server, kind).await;
-        let mut answered = agent.answer(config()).await;
-        let identity = format!("sip_{}", kind.number(FROM));
-        let (name, value) = GIVEN;
-        let expected = json!({"type": "call", "room_name": format!("call-{}", kind.call_id()), "participant_identity": identity,
-            "from": kind.number(FROM), "to": kind.number(TO), "headers": {}, "stream_id": answered.call["stream_id"],
-            "carrier": {"kind": kind.slug(), "call_id": kind.call_id(), "parameters": {name: value}}});
-        assert_eq!(answered.call, expected);
-        // What is said before somebody listens is heard by nobody.
-        answered.next("track_subscribed").await;
-        caller.say(words(100..110, kind));
-        hears(&mut answered, &(100..110).collect::<Vec<_>>()).await;
-        caller.press('5');
-        let dtmf = answered.next("dtmf").await;
-        assert_eq!(
-            (&dtmf["digit"], &dtmf["identity"]),
-            (&json!("5"), &json!(identity))
-        );
-        if kind == Kind::Plivo {
-            answered
-                .send(json!({"type": "send_dtmf", "digits": "12#"}))
-                .await;
-            eventually("no keys", || caller.noted(|noted| noted.keys == "12#")).await;
-        }
-        answered.speak("a", "201 202 203 204 205").await;
-        assert_eq!(answered.next("tts_playback_complete").await["id"], "a");
-        plays(&caller, &[201, 202, 203, 204, 205]).await;
-        answered
-            .send(json!({"type": "sip_transfer", "transfer_to": "+4930999999"}))
-            .await;
-        let refused = answered.next("sip_transfer_error").await;
-        assert!(
-            refused["message"].as_str().unwrap().contains("carrier"),
-            "{refused}"
-        );
-        answered.send(json!({"type": "hangup"})).await;
-        assert_eq!(caller.closed().await, 1000, "{kind:?}");
-        let over = answered.next("sip_call").await;
-        let over = if over["status"] == "active" {
-            answered.next("sip_call").await
-        } else {
-            over
-        };
-        assert_eq!(
-            (&over["status"], &over["cause"]),
-            (&json!("hangup"), &json!("local")),
-            "{kind:?}"
-        );
-        nothing_odd(&caller);
-        drop(answered);
-        in_room(
-            &backed.server,
-            &format!("call-{}", kind.call_id()),
-            &identity,
-            false,
-        )
-        .await;
+        calls.push((caller, agent.answer(config()).await));
     }
+    let calls = calls
+        .into_iter()
+        .map(|(caller, answered)| converse(&backed.server, caller, answered));
+    futures_util::future::join_all(calls).await;
+}
+
+/// A conversation of a caller and an agent in a room.
+async fn converse(server: &Server, caller: Caller, mut answered: Answered) {
+    let kind = caller.kind;
+    let room = format!("{}-{}", kind.slug(), kind.call_id());
+    let identity = format!("sip_{}", kind.number(FROM));
+    let (name, value) = GIVEN;
+    let expected = json!({"type": "call", "room_name": room, "participant_identity": identity,
+        "from": kind.number(FROM), "to": kind.number(TO), "headers": {}, "stream_id": answered.call["stream_id"],
+        "carrier": {"kind": kind.slug(), "call_id": kind.call_id(), "parameters": {name: value}}});
+    assert_eq!(answered.call, expected);
+    // What is said before somebody listens is heard by nobody.
+    let listens = |event: &Value| event["type"] == "track_subscribed";
+    if !answered.events.iter().any(listens) {
+        answered.until(listens).await;
+    }
+    caller.say(words(100..110, kind));
+    hears(&mut answered, &(100..110).collect::<Vec<_>>()).await;
+    caller.press('5');
+    let dtmf = answered.next("dtmf").await;
+    assert_eq!(
+        (&dtmf["digit"], &dtmf["identity"]),
+        (&json!("5"), &json!(identity))
+    );
+    if kind == Kind::Plivo {
+        answered
+            .send(json!({"type": "send_dtmf", "digits": "12#"}))
+            .await;
+        eventually("no keys", || caller.noted(|noted| noted.keys == "12#")).await;
+    }
+    answered.speak("a", "201 202 203 204 205").await;
+    assert_eq!(answered.next("tts_playback_complete").await["id"], "a");
+    plays(&caller, &[201, 202, 203, 204, 205]).await;
+    answered
+        .send(json!({"type": "sip_transfer", "transfer_to": "+4930999999"}))
+        .await;
+    let refused = answered.next("sip_transfer_error").await;
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.contains("carrier"), "{refused}");
+    answered.send(json!({"type": "hangup"})).await;
+    assert_eq!(caller.closed().await, 1000, "{kind:?}");
+    let over = |event: &Value| event["type"] == "sip_call" && event["status"] == "hangup";
+    assert_eq!(answered.until(over).await["cause"], "local", "{kind:?}");
+    nothing_odd(&caller);
+    drop(answered);
+    in_room(server, &room, &identity, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

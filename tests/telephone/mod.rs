@@ -4,6 +4,7 @@
 pub mod agents;
 mod doors;
 mod elsewhere;
+mod gateways;
 mod hooks;
 pub mod hostile;
 mod inbound;

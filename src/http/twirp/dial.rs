@@ -252,6 +252,7 @@ pub(super) fn call(
         display_name: said.display_name.filter(given),
         to: number("sip_call_to", &said.sip_call_to)?,
         trunk: line.trunk,
+        alternatives: Vec::new(),
         attributes: said.participant_attributes.into_iter().collect(),
         hides_numbers: said.hide_phone_number,
         ringing_timeout: ringing.unwrap_or(RINGING),

@@ -226,6 +226,7 @@ async fn start(
         leg,
         media,
         membership,
+        redial: None,
         answer,
         dtmf: String::new(),
         handle,

@@ -1,7 +1,8 @@
-//! The bridge between SIP and rooms: places outbound calls, accepts inbound calls ([`inbound`]), and keeps the table of calls.
+//! The bridge between SIP and rooms: places outbound calls ([`outbound`]), accepts inbound calls ([`inbound`]), and keeps the table of calls.
 //! Each call is a task. Whether a tenant may call is checked by the caller.
 
 mod inbound;
+mod outbound;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -15,25 +16,20 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use super::agent::challenge::Challenger;
-use super::agent::digest::Credentials;
-use super::agent::{
-    Agent, Leg, Listen, Outbound, Protocol, Reached, TlsSettings, Unacknowledged, header, resolve,
-};
-use super::call::attributes::{self, Ends};
+use super::agent::{Agent, Listen, Protocol, TlsSettings, Unacknowledged, header};
 use super::call::pin::Prompt;
-use super::call::task::{CallHandle, Command, Membership, Task, TransferRequest};
-use super::call::{Call, Limits};
+use super::call::task::{CallHandle, Command, Task, TransferRequest};
 use super::media::{CallMedia, Media, MediaSettings};
 use super::trunks::Trunks;
 pub use inbound::Desk;
+pub use outbound::{Redial, Redialled};
 use vivavoce_auth::{Owner, Principal, Takeover};
 use vivavoce_config::{RoomMode, SipTransport};
-use vivavoce_core::egress_policy::is_public;
 use vivavoce_quotas::{Permit, Quota};
-use vivavoce_seams::rooms::link::{Join, JoinKind, LinkEvent, Listen as Hear, RoomLink};
+use vivavoce_seams::rooms::link::{Join, JoinKind, Listen as Hear, RoomLink};
 use vivavoce_seams::rooms::telephone::{
-    CallError, CallErrorKind, CallOf, CallReport, Direction, HangupCause, Line, NewCall,
-    NewTransfer, NewsSender, PlacedCall, TransferTarget, Trunk,
+    CallError, CallErrorKind, CallOf, CallReport, HangupCause, Line, NewCall, NewTransfer,
+    NewsSender, PlacedCall, TransferTarget,
 };
 use vivavoce_takeover::Sockets;
 use vivavoce_telemetry::metrics::{self, SipRefusal};
@@ -142,6 +138,7 @@ struct Kept {
     trunks: Option<Arc<Trunks>>,
     prompts: Option<Arc<dyn Prompts>>,
     challenger: Challenger,
+    health: outbound::Health,
 }
 
 #[derive(Default)]
@@ -338,6 +335,7 @@ impl Bridge {
                 trunks: settings.trunks,
                 prompts: settings.prompts,
                 challenger: Challenger::new(Instant::now()),
+                health: outbound::Health::default(),
             },
             calls: Mutex::default(),
             fewer: Notify::new(),
@@ -386,7 +384,11 @@ impl Bridge {
     pub async fn call(&self, call: NewCall, line: Line) -> Result<PlacedCall, CallError> {
         let inner = Arc::clone(&self.inner);
         // The caller's thread may end before the call does, or the caller may lose interest.
-        let placed = self.inner.runtime.spawn(inner.place(call, line)).await;
+        let placed = self
+            .inner
+            .runtime
+            .spawn(outbound::place(inner, call, line))
+            .await;
         placed.unwrap_or_else(|_| {
             Err(CallError::new(
                 CallErrorKind::Unavailable,
@@ -441,145 +443,6 @@ impl Bridge {
     }
 }
 
-impl Inner {
-    async fn place(self: Arc<Self>, call: NewCall, line: Line) -> Result<PlacedCall, CallError> {
-        let inner = &self;
-        let mut slot = inner.slot().ok_or_else(full)?;
-        slot.permit = Some(line.permit);
-        if !slot.enter(&call.room) {
-            return Err(full_room());
-        }
-        let (reached, remote) = inner.reach(&call.trunk).await?;
-        let mut media = inner.open(reached.local_address().ip(), remote.ip())?;
-        if !call.trunk.private {
-            media.public_only();
-        }
-        let offer = media.offer();
-        let sip_call_id = call_id();
-        // Empty attributes are left out.
-        let ends = if call.hides_numbers {
-            Ends::default()
-        } else {
-            Ends {
-                outside: call.to.as_str().to_owned(),
-                ours: call.from.as_str().to_owned(),
-                hostname: call.trunk.gateway.host.clone(),
-            }
-        };
-        let mut told = attributes::of_call(&sip_call_id, "dialing", &ends);
-        told.extend(call.attributes.iter().cloned());
-        let mut link = inner
-            .join(Join {
-                metadata: call.metadata.clone(),
-                principal: call.principal.clone(),
-                ..join(&call.room, &call.identity, &call.name, told)
-            })
-            .await?;
-        let participant_sid = connected(&mut link).await?;
-        // An outbound call: the room stays.
-        inner.rooms.keep(&call.room).await;
-        let leg = inner.dial(&call, reached, remote, offer)?;
-        link.control
-            .attributes(attributes::of_dialog(leg.call_id(), None));
-        let limits = Limits {
-            ringing: call.ringing_timeout,
-            duration: call.max_duration,
-        };
-        let gateway = call.trunk.gateway.to_string();
-        let (handle, commands) = CallHandle::new(
-            sip_call_id.clone(),
-            Direction::Outbound,
-            call.room,
-            call.identity,
-            Some(line.owner),
-            gateway,
-        );
-        let task = Task {
-            call: Call::outbound(limits, Instant::now()),
-            leg,
-            media,
-            membership: Membership::Joined(link),
-            answer: None,
-            dtmf: call.dtmf,
-            handle,
-            commands,
-            rooms: Arc::clone(&inner.rooms),
-            news: inner.news.clone(),
-        };
-        inner.run(task, slot);
-        Ok(PlacedCall {
-            participant_sid,
-            sip_call_id,
-        })
-    }
-
-    /// Opens a flow to a gateway, at the first of its addresses.
-    async fn reach(&self, trunk: &Trunk) -> Result<(Reached, SocketAddr), CallError> {
-        let protocol = protocol(trunk.transport);
-        let gateway = &trunk.gateway;
-        let addresses = resolve::addresses(&gateway.host, gateway.port, protocol).await;
-        let addresses = addresses.map_err(|error| {
-            let message = format!("cannot resolve the gateway {gateway}: {error}");
-            CallError::new(CallErrorKind::Unavailable, message)
-        })?;
-        if !trunk.private && !addresses.iter().all(|address| is_public(address.ip())) {
-            return Err(CallError::new(
-                CallErrorKind::Refused,
-                format!(
-                    "sip.outbound_address: the gateway {gateway} must have a public address, unless \
-                     sip.allow_private_outbound says otherwise"
-                ),
-            ));
-        }
-        let problem = match addresses.first() {
-            None => "it has no address".to_owned(),
-            Some(address) => match self.agent.reach(protocol, *address, &gateway.host).await {
-                Ok(reached) => return Ok((reached, *address)),
-                Err(error) => error.to_string(),
-            },
-        };
-        let message = format!("cannot reach the gateway {gateway}: {problem}");
-        Err(CallError::new(CallErrorKind::Unavailable, message))
-    }
-
-    fn open(&self, local: IpAddr, peer: IpAddr) -> Result<CallMedia, CallError> {
-        self.media
-            .open(local, peer)
-            .map_err(|error| CallError::new(CallErrorKind::Full, error.to_string()))
-    }
-
-    async fn join(&self, join: Join) -> Result<RoomLink, CallError> {
-        let joined = self.rooms.join(join).await;
-        joined.map_err(|error| CallError::new(CallErrorKind::Unavailable, error))
-    }
-
-    fn dial(
-        &self,
-        call: &NewCall,
-        reached: Reached,
-        remote: SocketAddr,
-        offer: String,
-    ) -> Result<Leg, CallError> {
-        let login = call.trunk.login.as_ref();
-        let outbound = Outbound {
-            protocol: protocol(call.trunk.transport),
-            remote,
-            host: call.trunk.gateway.to_string(),
-            to: call.to.as_str().to_owned(),
-            from: call.from.as_str().to_owned(),
-            display_name: call.display_name.clone(),
-            credentials: login.map(|login| Credentials {
-                username: login.username.clone(),
-                password: login.password.expose().to_owned(),
-            }),
-            headers: Vec::new(),
-            private: call.trunk.private,
-        };
-        let leg = self.agent.call(reached, outbound, offer);
-        leg.map_err(|error| CallError::new(CallErrorKind::Refused, format!("the number {error}")))
-    }
-}
-
 fn join(room: &str, identity: &str, name: &str, attributes: Vec<(String, String)>) -> Join {
     Join {
         room: room.to_owned(),
@@ -593,18 +456,6 @@ fn join(room: &str, identity: &str, name: &str, attributes: Vec<(String, String)
         room_config: None,
         listen: Hear::All,
         audio: true,
-    }
-}
-
-/// Waits until a participant has joined its room; returns its sid.
-async fn connected(link: &mut RoomLink) -> Result<String, CallError> {
-    let unavailable = |message: String| CallError::new(CallErrorKind::Unavailable, message);
-    let first = timeout(JOIN_PATIENCE, link.events.next()).await;
-    match first {
-        Ok(Some(LinkEvent::Connected { sid, .. })) => Ok(sid),
-        Ok(Some(LinkEvent::Ended(ending))) => Err(unavailable(ending.to_string())),
-        Ok(_) => Err(unavailable("the room was left".to_owned())),
-        Err(_) => Err(unavailable("joining the room timed out".to_owned())),
     }
 }
 
@@ -657,6 +508,7 @@ fn refer_to(to: &TransferTarget, host: &str) -> String {
 mod tests {
     use super::*;
     use vivavoce_auth::TenantId;
+    use vivavoce_seams::rooms::telephone::Direction;
 
     #[test]
     fn the_calls_of_one_tenant_forget_no_report_of_another() {

@@ -17,6 +17,8 @@ use vivavoce_seams::rooms::telephone::{CallStatus, HangupCause};
 
 /// An outbound call fails if the gateway has not responded at all after so long.
 const SILENCE: Duration = Duration::from_secs(10);
+/// The same where there is another one to try.
+const IMPATIENCE: Duration = Duration::from_secs(4);
 /// An inbound call is answered when a subscriber hears it, and at the latest after so long: callers are billed only for
 /// what they hear, and a caller in an empty room still gets an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
@@ -34,6 +36,10 @@ pub enum Input {
     Answered,
     /// Our INVITE was refused.
     Failed(Failure),
+    /// The INVITE was sent elsewhere, from where there is more.
+    Redialled(bool),
+    /// There was nowhere else to send it.
+    NotRedialled,
     /// The caller cancelled.
     Cancelled,
     /// Our answer was not acknowledged.
@@ -76,6 +82,8 @@ pub enum Input {
 pub enum Output {
     /// Cancel our INVITE.
     Cancel,
+    /// Send our INVITE elsewhere, in place of this one. [`Input::Redialled`] or [`Input::NotRedialled`] follows.
+    Redial,
     /// Answer the call.
     Answer,
     /// Refuse the call with this status code.
@@ -111,7 +119,13 @@ enum Phase {
     Dialing {
         /// Whether there was any response.
         heard: bool,
+        /// When this one was sent.
+        sent: Instant,
+        /// Whether there is somewhere else to send it.
+        more: bool,
     },
+    /// It is being sent elsewhere, because of this.
+    Redialling(HangupCause),
     /// An inbound call that is joining its room.
     Incoming,
     /// Answered then, and not in a room: its caller is asked.
@@ -138,9 +152,14 @@ pub struct Call {
 
 impl Call {
     /// An outbound call whose INVITE is being sent.
-    pub const fn outbound(limits: Limits, now: Instant) -> Self {
+    /// `more` tells whether there is somewhere else to send it.
+    pub const fn outbound(limits: Limits, more: bool, now: Instant) -> Self {
         Self::new(
-            Phase::Dialing { heard: false },
+            Phase::Dialing {
+                heard: false,
+                sent: now,
+                more,
+            },
             CallStatus::Dialing,
             limits,
             now,
@@ -176,11 +195,12 @@ impl Call {
     /// When [`Input::Tick`] is due at the latest.
     pub fn deadline(&self) -> Option<Instant> {
         let phase = match self.phase {
-            Phase::Dialing { heard } => {
+            Phase::Dialing { heard, sent, more } => {
                 let ringing = self.began + self.limits.ringing;
-                let silence = self.began + SILENCE;
+                let silence = sent + patience(more);
                 Some(if heard { ringing } else { ringing.min(silence) })
             }
+            Phase::Redialling(_) => Some(self.began + self.limits.ringing),
             Phase::Incoming => Some(self.began + JOIN_WITHIN),
             Phase::Asking(since) => Some(since + ASK_WITHIN),
             Phase::Entering(_, since) => Some(since + JOIN_WITHIN),
@@ -197,7 +217,9 @@ impl Call {
         let mut outputs = Vec::new();
         match self.phase {
             Phase::Over => {}
-            Phase::Dialing { heard } => self.dialing(input, heard, now, &mut outputs),
+            Phase::Dialing { .. } | Phase::Redialling(_) => {
+                self.dialing(input, now, &mut outputs);
+            }
             Phase::Incoming | Phase::Waiting(_) => self.incoming(&input, now, &mut outputs),
             Phase::Asking(answered) | Phase::Entering(answered, _) => {
                 self.asking(&input, answered, now, &mut outputs);
@@ -207,10 +229,12 @@ impl Call {
         outputs
     }
 
-    fn dialing(&mut self, input: Input, heard: bool, now: Instant, outputs: &mut Vec<Output>) {
+    fn dialing(&mut self, input: Input, now: Instant, outputs: &mut Vec<Output>) {
         match input {
             Input::Progress(code) => {
-                self.phase = Phase::Dialing { heard: true };
+                if let Phase::Dialing { heard, .. } = &mut self.phase {
+                    *heard = true;
+                }
                 if code > 100 && self.status == CallStatus::Dialing {
                     self.tell(CallStatus::Ringing, outputs);
                 }
@@ -219,7 +243,28 @@ impl Call {
                 self.phase = Phase::Active(now);
                 self.tell(CallStatus::Active, outputs);
             }
-            Input::Failed(failure) => self.over(cause(&failure), outputs),
+            Input::Failed(failure) => {
+                let cause = cause(&failure);
+                if is_elsewhere(&failure) {
+                    self.redial_or(cause, outputs);
+                } else {
+                    self.over(cause, outputs);
+                }
+            }
+            Input::Redialled(more) => {
+                if let Phase::Redialling(_) = self.phase {
+                    self.phase = Phase::Dialing {
+                        heard: false,
+                        sent: now,
+                        more,
+                    };
+                }
+            }
+            Input::NotRedialled => {
+                if let Phase::Redialling(cause) = self.phase {
+                    self.over(cause, outputs);
+                }
+            }
             Input::Ended => self.over(HangupCause::Remote, outputs),
             Input::Left => self.give_up(HangupCause::Cancelled, outputs),
             Input::HangUp(cause) => {
@@ -231,18 +276,7 @@ impl Call {
             }
             Input::NoMedia => self.give_up(HangupCause::Media, outputs),
             Input::Transfer(_) => outputs.push(Output::Transferred(Outcome::NotActive)),
-            Input::Tick => {
-                if now >= self.began + self.limits.ringing {
-                    let cause = if heard {
-                        HangupCause::NoAnswer
-                    } else {
-                        HangupCause::Unreachable
-                    };
-                    self.give_up(cause, outputs);
-                } else if !heard && now >= self.began + SILENCE {
-                    self.give_up(HangupCause::Unreachable, outputs);
-                }
-            }
+            Input::Tick => self.dialing_too_long(now, outputs),
             Input::Cancelled
             | Input::Unacknowledged
             | Input::Referred { .. }
@@ -252,6 +286,38 @@ impl Call {
             | Input::Joined
             | Input::Heard
             | Input::Silent => {}
+        }
+    }
+
+    /// Time has passed while it is dialled.
+    fn dialing_too_long(&mut self, now: Instant, outputs: &mut Vec<Output>) {
+        let (heard, silent) = match self.phase {
+            Phase::Dialing { heard, sent, more } => (heard, now >= sent + patience(more)),
+            _ => (false, false),
+        };
+        if now >= self.began + self.limits.ringing {
+            let cause = if heard {
+                HangupCause::NoAnswer
+            } else {
+                HangupCause::Unreachable
+            };
+            self.give_up(cause, outputs);
+        } else if !heard && silent {
+            outputs.push(Output::Cancel);
+            self.redial_or(HangupCause::Unreachable, outputs);
+        }
+    }
+
+    /// Sends the INVITE elsewhere, if it has not rung and there is somewhere else; otherwise the call is over.
+    fn redial_or(&mut self, cause: HangupCause, outputs: &mut Vec<Output>) {
+        match self.phase {
+            Phase::Dialing { more: true, .. } if self.status == CallStatus::Dialing => {
+                self.phase = Phase::Redialling(cause);
+                outputs.push(Output::Redial);
+            }
+            // The former leg has nothing to say any more.
+            Phase::Redialling(_) => {}
+            _ => self.over(cause, outputs),
         }
     }
 
@@ -289,6 +355,8 @@ impl Call {
             Input::Progress(_)
             | Input::Answered
             | Input::Failed(_)
+            | Input::Redialled(_)
+            | Input::NotRedialled
             | Input::Unacknowledged
             | Input::Referred { .. }
             | Input::Notified(_)
@@ -335,6 +403,8 @@ impl Call {
             Input::Progress(_)
             | Input::Answered
             | Input::Failed(_)
+            | Input::Redialled(_)
+            | Input::NotRedialled
             | Input::Referred { .. }
             | Input::Notified(_)
             | Input::Ask
@@ -377,6 +447,8 @@ impl Call {
             Input::Progress(_)
             | Input::Answered
             | Input::Failed(_)
+            | Input::Redialled(_)
+            | Input::NotRedialled
             | Input::Referred { .. }
             | Input::Ask
             | Input::Admitted
@@ -431,6 +503,19 @@ impl Call {
         self.phase = Phase::Over;
         self.tell(CallStatus::Hangup(cause), outputs);
         outputs.push(Output::Over);
+    }
+}
+
+/// How long the first response is waited for.
+const fn patience(more: bool) -> Duration {
+    if more { IMPATIENCE } else { SILENCE }
+}
+
+/// Whether somebody else may do better: what RFC 3263 section 4.3 says of a server that fails, and timeouts behind it.
+const fn is_elsewhere(failure: &Failure) -> bool {
+    match failure {
+        Failure::Unreachable => true,
+        Failure::Refused { code, .. } => matches!(code, 408 | 502..=504),
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{interval, sleep_until, timeout};
 
 use super::super::agent::{Leg, LegEvent, Offered};
-use super::super::bridge::{Desk, Rooms};
+use super::super::bridge::{Desk, Redial, Redialled, Rooms};
 use super::super::media::{CallMedia, MediaEvent, MediaReport};
 use super::pin::{PinEntry, Prompt, Step};
 use super::{Call, Input, Outcome, Output, attributes};
@@ -235,6 +235,8 @@ pub struct Task {
     pub media: CallMedia,
     /// The room.
     pub membership: Membership,
+    /// Where an outbound call goes if this leg fails.
+    pub redial: Option<Redial>,
     /// The answer to an inbound call's offer.
     pub answer: Option<String>,
     /// DTMF digits to send after the answer.
@@ -262,6 +264,7 @@ enum Woken {
     Leg(Option<LegEvent>),
     Link(Option<LinkEvent>),
     Joined(Result<RoomLink, String>),
+    Redialled(Option<Box<Redialled>>),
     Media(MediaEvent),
     Command(Option<Command>),
     Tick,
@@ -273,6 +276,8 @@ struct Running {
     room: Room,
     /// The PIN that is asked for before there is a room.
     pin: Option<(Box<Desk>, PinEntry)>,
+    /// The leg that takes the place of one that has failed.
+    redialling: Option<oneshot::Receiver<Option<Redialled>>>,
     /// Whether media has been negotiated.
     agreed: bool,
     /// Requests that wait for the current transfer, and its target.
@@ -315,6 +320,7 @@ impl Task {
             task: self,
             room,
             pin,
+            redialling: None,
             agreed,
             moving: None,
             refer_to: String::new(),
@@ -376,6 +382,7 @@ impl Running {
                 command = self.task.commands.recv() => Woken::Command(command),
                 event = self.task.leg.next() => Woken::Leg(event),
                 woken = self.room.next() => woken,
+                redialled = redialled(&mut self.redialling) => Woken::Redialled(redialled),
                 event = self.task.media.next_event() => Woken::Media(event),
                 () = wait_until(deadline) => Woken::Tick,
                 _ = reports.tick() => Woken::Report,
@@ -386,6 +393,7 @@ impl Running {
                 Woken::Leg(event) => self.on_leg(event).await,
                 Woken::Link(event) => self.on_link(event),
                 Woken::Joined(joined) => self.on_joined(joined),
+                Woken::Redialled(redialled) => Some(self.on_redialled(redialled)),
                 Woken::Media(event) => self.on_media(event),
                 Woken::Command(command) => self.on_command(command),
                 Woken::Tick => {
@@ -578,6 +586,31 @@ impl Running {
         }
     }
 
+    fn on_redialled(&mut self, redialled: Option<Box<Redialled>>) -> Input {
+        let Some(redialled) = redialled else {
+            return Input::NotRedialled;
+        };
+        let Redialled {
+            leg,
+            peer,
+            public_only,
+            redial,
+        } = *redialled;
+        if self.task.call.active() {
+            // The former one was answered meanwhile.
+            leg.cancel();
+            return Input::Redialled(false);
+        }
+        self.task.leg = leg;
+        self.task.media.redirect(peer);
+        self.task.media.public_only(public_only);
+        self.agreed = false;
+        let more = redial.has_more();
+        self.task.redial = Some(redial);
+        self.tell_attributes(attributes::of_dialog(self.task.leg.call_id(), None));
+        Input::Redialled(more)
+    }
+
     fn on_media(&mut self, event: MediaEvent) -> Option<Input> {
         match event {
             MediaEvent::Digit { digit, .. } => {
@@ -631,6 +664,11 @@ impl Running {
                 self.goodbye = Goodbye::Cancelled;
                 self.task.leg.cancel();
             }
+            Output::Redial => {
+                self.goodbye = Goodbye::Nothing;
+                let offer = self.task.media.offer();
+                self.redialling = self.task.redial.take().map(|redial| redial.begin(offer));
+            }
             Output::Answer => {
                 let answer = self.task.answer.take();
                 let sdp = answer.unwrap_or_else(|| self.task.media.offer());
@@ -643,6 +681,9 @@ impl Running {
             Output::Status(status) => {
                 if status == CallStatus::Active {
                     self.task.handle.state().answered = Some(Instant::now());
+                    if let Some(redial) = &self.task.redial {
+                        redial.works();
+                    }
                     self.task.media.answered();
                     self.task.media.dtmf(&self.task.dtmf);
                 }
@@ -718,6 +759,18 @@ impl Running {
         let _ended = tokio::join!(leaving, timeout(GOODBYE, ending));
         self.task.handle.state().ended = Some(Instant::now());
     }
+}
+
+/// The leg that takes the place of one that has failed; never, where there is none.
+async fn redialled(
+    redialling: &mut Option<oneshot::Receiver<Option<Redialled>>>,
+) -> Option<Box<Redialled>> {
+    let Some(waiting) = redialling else {
+        return pending().await;
+    };
+    let redialled = waiting.await.ok().flatten();
+    *redialling = None;
+    redialled.map(Box::new)
 }
 
 /// Says a prompt to a caller, if there is anything to say it with.

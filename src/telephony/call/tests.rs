@@ -27,7 +27,7 @@ struct Clock {
 impl Clock {
     fn outbound() -> Self {
         let now = Instant::now();
-        let call = Call::outbound(LIMITS, now);
+        let call = Call::outbound(LIMITS, false, now);
         Self { call, now }
     }
 
@@ -351,4 +351,65 @@ fn a_caller_who_is_asked_and_not_admitted_is_hung_up() {
     let mut clock = asked();
     clock.give(Input::Admitted);
     assert_eq!(clock.give(Input::Left), over(HangupCause::Failed));
+}
+
+fn with_another() -> Clock {
+    let now = Instant::now();
+    Clock {
+        call: Call::outbound(LIMITS, true, now),
+        now,
+    }
+}
+
+#[test]
+fn a_gateway_that_fails_or_says_nothing_gives_way_to_the_next() {
+    let mut clock = with_another();
+    clock.give(Input::Progress(100));
+    assert_eq!(clock.give(Input::Failed(refused(503))), [Output::Redial]);
+    // What the former one still says is about nothing.
+    assert_eq!(clock.give(Input::Failed(Failure::Unreachable)), []);
+    assert_eq!(clock.give(Input::Redialled(true)), []);
+    let (passed, outputs) = clock.wait();
+    assert_eq!(passed, IMPATIENCE);
+    assert_eq!(outputs, [Output::Cancel, Output::Redial]);
+    assert_eq!(clock.give(Input::Redialled(false)), []);
+    let (passed, outputs) = clock.wait();
+    assert_eq!(passed, SILENCE);
+    assert_eq!(
+        outputs,
+        [
+            Output::Cancel,
+            hangup(HangupCause::Unreachable),
+            Output::Over
+        ]
+    );
+}
+
+#[test]
+fn only_what_another_gateway_can_do_better_is_tried_there() {
+    for code in [486, 404, 500, 603] {
+        let outputs = with_another().give(Input::Failed(refused(code)));
+        assert!(!outputs.contains(&Output::Redial), "{code}: {outputs:?}");
+    }
+    // It has rung there.
+    let mut clock = with_another();
+    clock.give(Input::Progress(180));
+    let outputs = clock.give(Input::Failed(refused(503)));
+    assert_eq!(outputs, [hangup(HangupCause::Failed), Output::Over]);
+    // There is none after all; and the limit is that of the whole call.
+    let mut clock = with_another();
+    assert_eq!(clock.give(Input::Failed(refused(503))), [Output::Redial]);
+    assert_eq!(
+        clock.give(Input::NotRedialled),
+        [hangup(HangupCause::Failed), Output::Over]
+    );
+    let mut clock = with_another();
+    clock.give(Input::Failed(Failure::Unreachable));
+    let (passed, outputs) = clock.wait();
+    assert_eq!(passed, LIMITS.ringing);
+    assert!(outputs.contains(&hangup(HangupCause::Unreachable)));
+    let mut clock = with_another();
+    clock.give(Input::Failed(Failure::Unreachable));
+    let outputs = clock.give(Input::HangUp(HangupCause::Local));
+    assert!(outputs.contains(&hangup(HangupCause::Cancelled)));
 }

@@ -293,10 +293,15 @@ impl CallMedia {
         self.call.session().answered(Instant::now());
     }
 
-    /// From now on, no media is sent to a private address that only a session description names: the settings do not name
+    /// From now on, no media is sent to a private address that only a session description names, where the settings do not name
     /// the other side.
-    pub const fn public_only(&mut self) {
-        self.public_only = true;
+    pub const fn public_only(&mut self, public_only: bool) {
+        self.public_only = public_only;
+    }
+
+    /// The call goes to another signalling peer.
+    pub fn redirect(&self, peer: IpAddr) {
+        self.call.session().redirect(peer.to_canonical());
     }
 
     /// Publishes the phone's audio. Before that it is received and dropped.

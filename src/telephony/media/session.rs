@@ -243,6 +243,13 @@ impl Session {
         self.room.remove(sid);
     }
 
+    /// The signalling peer is another one, from which nothing has come yet.
+    pub fn redirect(&mut self, peer: IpAddr) {
+        self.start.peer = peer;
+        self.latch = Latch::new(peer, Arc::clone(&self.start.sources));
+        self.agreement = None;
+    }
+
     /// Plays a sound.
     pub fn say(&mut self, sound: Arc<[i16]>) {
         self.clip = Some((sound, 0));

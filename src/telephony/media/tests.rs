@@ -155,7 +155,7 @@ async fn sound_goes_nowhere_private_unless_it_comes_from_there() {
     let media = media(28_064..=28_095, Encryption::Off);
     let gateways = [(); 2].map(|()| std::net::UdpSocket::bind((HERE, 0)).unwrap());
     let mut calls = [(); 2].map(|()| media.open(HERE, HERE).unwrap());
-    calls[1].public_only();
+    calls[1].public_only(true);
     let mut rooms = Vec::new();
     for (call, gateway) in calls.iter_mut().zip(&gateways) {
         gateway.set_nonblocking(true).unwrap();

@@ -3,6 +3,7 @@
 //! (protocol, sections 4 and 7).
 
 mod destinations;
+mod gateways;
 mod ledger;
 mod news;
 
@@ -19,10 +20,11 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::rooms::{Owner, Rooms, RoomsError};
 pub use destinations::{Destinations, NotAllowed};
+pub use gateways::Gateways;
 pub use ledger::{CallInfo, CallMedia, Ledger};
 pub use news::News;
 use vivavoce_auth::Access;
-use vivavoce_config::{MediaEncryption, Secret, Sip, SipTransport};
+use vivavoce_config::{MediaEncryption, Sip, SipTransport};
 use vivavoce_core::phone::{Gateway, PhoneNumber};
 use vivavoce_hooks::TenantNumbers;
 use vivavoce_hooks::announcement::is_by_carrier;
@@ -162,8 +164,7 @@ pub struct ListCalls {
 /// The settings for calls.
 #[derive(Debug, Clone)]
 pub struct CallRules {
-    outbound: Option<Gateway>,
-    login: Option<Login>,
+    gateways: Gateways,
     transport: SipTransport,
     allow_private: bool,
     /// Whether all calls must be encrypted.
@@ -177,59 +178,41 @@ pub struct CallRules {
 impl CallRules {
     /// From the settings of the server.
     pub fn new(settings: &Sip) -> Self {
-        let login = settings
-            .outbound_auth_username
-            .as_ref()
-            .map(|username| Login {
-                username: username.clone(),
-                password: settings
-                    .outbound_auth_password
-                    .clone()
-                    .unwrap_or_else(|| Secret::new("")),
-            });
         let prefixes = settings.allowed_destinations.0.iter().map(String::as_str);
         Self {
-            outbound: settings
-                .outbound_address
-                .as_deref()
-                .and_then(Gateway::parse),
-            login,
+            // The server does not start with a setting that cannot be read.
+            gateways: Gateways::read(settings).unwrap_or_default(),
             transport: settings.outbound_transport,
             allow_private: settings.allow_private_outbound,
             encrypts: settings.media_encryption == MediaEncryption::Require,
             destinations: Destinations::new(prefixes),
-            // The server does not start with a setting that cannot be read.
             numbers: TenantNumbers::read(settings.tenant_numbers.as_ref()).unwrap_or_default(),
             ringing_timeout: settings.ringing_timeout_seconds,
             max_duration: settings.max_call_seconds,
         }
     }
 
-    fn is_configured(&self, gateway: &Gateway) -> bool {
-        let usual = match self.transport {
-            SipTransport::Tls => 5061,
-            SipTransport::Udp | SipTransport::Tcp => 5060,
+    /// Where a request's call goes, and as whom, with what is tried if that fails: the server's credential is used at its own
+    /// gateways only, and no request gets a part of it.
+    fn trunks(&self, own: OwnGateway, to: &PhoneNumber) -> Result<(Trunk, Vec<Trunk>), CallsError> {
+        let Some(gateway) = own.address else {
+            let mut trunks = self.gateways.of(to, fastrand::f64).into_iter();
+            let mut first = trunks.next().ok_or(CallsError::NoAddress)?;
+            if own.login.is_some() {
+                first.login = own.login;
+                return Ok((first, Vec::new()));
+            }
+            return Ok((first, trunks.collect()));
         };
-        let same = |other: &Gateway| {
-            other.host == gateway.host
-                && other.port.unwrap_or(usual) == gateway.port.unwrap_or(usual)
-        };
-        self.outbound.as_ref().is_some_and(same)
-    }
-
-    /// Where a request's call goes, and as whom: the server's credential is used at its own gateway only, and no request
-    /// gets a part of it.
-    fn trunk(&self, own: OwnGateway) -> Result<Trunk, CallsError> {
-        let gateway = own.address.or_else(|| self.outbound.clone());
-        let gateway = gateway.ok_or(CallsError::NoAddress)?;
-        let configured = self.is_configured(&gateway);
-        let servers = self.login.clone().filter(|_| configured);
-        Ok(Trunk {
+        let configured = self.gateways.at(&gateway);
+        let servers = configured.and_then(|trunk| trunk.login.clone());
+        let trunk = Trunk {
             gateway,
-            transport: self.transport,
+            transport: configured.map_or(self.transport, |trunk| trunk.transport),
             login: own.login.or(servers),
-            private: configured || self.allow_private,
-        })
+            private: configured.is_some() || self.allow_private,
+        };
+        Ok((trunk, Vec::new()))
     }
 
     /// A tenant does not call with a number of another one, however it is written. The operator may use any.
@@ -289,7 +272,7 @@ impl Calls {
     }
 
     async fn place(self, wish: PlaceCall) -> Result<PlacedCall, CallsError> {
-        let trunk = self.rules.trunk(wish.gateway)?;
+        let (trunk, alternatives) = self.rules.trunks(wish.gateway, &wish.to)?;
         self.rules.check(&wish.to, "to_phone_number")?;
         self.rules.check_caller_id(&wish.access, &wish.from)?;
         let telephone = self.telephone()?;
@@ -305,6 +288,7 @@ impl Calls {
             display_name: None,
             to: wish.to,
             trunk,
+            alternatives,
             attributes: Vec::new(),
             hides_numbers: false,
             ringing_timeout: self.rules.ringing_timeout,
@@ -325,7 +309,7 @@ impl Calls {
         }
         self.rules.check(&call.to, "sip_call_to")?;
         call.trunk.private =
-            self.rules.allow_private || self.rules.is_configured(&call.trunk.gateway);
+            self.rules.allow_private || self.rules.gateways.at(&call.trunk.gateway).is_some();
         let patience = call.ringing_timeout + RINGING_SLACK;
         let telephone = self.telephone()?;
         let owner = self
@@ -526,7 +510,7 @@ impl Handler<ListCalls> for CallRegistry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vivavoce_config::Config;
+    use vivavoce_config::{Config, Secret};
 
     fn rules(private: &str) -> CallRules {
         let environment = [
@@ -571,6 +555,10 @@ mod tests {
         }
     }
 
+    fn anybody() -> PhoneNumber {
+        PhoneNumber::parse("+14155550123").unwrap()
+    }
+
     fn trunk(address: Option<&str>, username: Option<&str>) -> Trunk {
         let own = OwnGateway {
             address: address.map(|address| Gateway::parse(address).unwrap()),
@@ -579,7 +567,7 @@ mod tests {
                 password: Secret::new(""),
             }),
         };
-        rules("false").trunk(own).unwrap()
+        rules("false").trunks(own, &anybody()).unwrap().0
     }
 
     fn login(trunk: &Trunk) -> Option<(&str, &str)> {
@@ -613,14 +601,14 @@ mod tests {
             address: Gateway::parse("192.0.2.1"),
             login: None,
         };
-        assert!(rules("true").trunk(foreign).unwrap().private);
+        assert!(rules("true").trunks(foreign, &anybody()).unwrap().0.private);
     }
 
     #[test]
     fn a_call_without_any_address_goes_nowhere() {
         let config = Config::from_sources(&[], &std::collections::HashMap::new(), None).unwrap();
         let rules = CallRules::new(&config.settings.sip);
-        let nowhere = rules.trunk(OwnGateway::default());
+        let nowhere = rules.trunks(OwnGateway::default(), &anybody());
         assert!(matches!(nowhere, Err(CallsError::NoAddress)));
     }
 

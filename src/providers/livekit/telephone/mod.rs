@@ -268,7 +268,8 @@ fn kind(answer: &TwirpError) -> CallErrorKind {
     match answer.code.as_str() {
         code::NOT_FOUND => CallErrorKind::NotFound,
         code::FAILED_PRECONDITION | code::ABORTED => CallErrorKind::Precondition,
-        code::RESOURCE_EXHAUSTED => CallErrorKind::Full,
+        // No SIP service has room for a call.
+        code::RESOURCE_EXHAUSTED | code::UNAVAILABLE => CallErrorKind::Full,
         code::DEADLINE_EXCEEDED | code::CANCELED => CallErrorKind::Timeout,
         code::INVALID_ARGUMENT | code::MALFORMED | code::OUT_OF_RANGE => CallErrorKind::Refused,
         _ => CallErrorKind::Unavailable,

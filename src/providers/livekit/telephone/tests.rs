@@ -206,6 +206,7 @@ fn call(address: &str, password: &str) -> NewCall {
             }),
             private: true,
         },
+        alternatives: Vec::new(),
         attributes: Vec::new(),
         hides_numbers: false,
         ringing_timeout: Duration::from_secs(30),
@@ -370,6 +371,14 @@ async fn what_the_other_side_answers_is_told_without_numbers() {
         .await
         .unwrap_err();
     assert_eq!(error.kind, CallErrorKind::Rejected(486));
+    let none = r#"{"code":"unavailable","msg":"no response from servers"}"#;
+    *stage.state.refuses.lock().unwrap() = Some(none);
+    let error = stage
+        .telephone
+        .call(call("a.example", "one"), line())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind, CallErrorKind::Full);
     *stage.state.refuses.lock().unwrap() =
         Some(r#"{"code":"internal","msg":"no route to +12125550101 with secret-word"}"#);
     let error = stage

@@ -92,6 +92,8 @@ pub struct NewCall {
     pub to: PhoneNumber,
     /// Where to.
     pub trunk: Trunk,
+    /// Where to if that fails, in this order. LiveKit's SIP service calls the first one alone.
+    pub alternatives: Vec<Trunk>,
     /// More attributes, beside those of the call.
     pub attributes: Vec<(String, String)>,
     /// Whether the attributes say nothing of the numbers and the gateway.

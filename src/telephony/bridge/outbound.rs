@@ -1,0 +1,437 @@
+//! Outbound calls: which gateway and which of its addresses a call goes to, and to which it goes next when that one fails
+//! (RFC 3263 section 4.3). A gateway that has failed comes after the others for a while.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::super::agent::digest::Credentials;
+use super::super::agent::{Leg, Outbound, Reached, resolve};
+use super::super::call::attributes::{self, Ends};
+use super::super::call::task::{CallHandle, Membership, Task};
+use super::super::call::{Call, Limits};
+use super::super::media::CallMedia;
+use super::{Inner, JOIN_PATIENCE, call_id, full, full_room, join, protocol};
+use vivavoce_core::egress_policy::is_public;
+use vivavoce_core::phone::Gateway;
+use vivavoce_seams::rooms::link::{Join, LinkEvent, RoomLink};
+use vivavoce_seams::rooms::telephone::{
+    CallError, CallErrorKind, Direction, Line, NewCall, PlacedCall, Trunk,
+};
+
+/// How long a gateway or an address that has failed comes after the others.
+const REST: Duration = Duration::from_secs(30);
+/// The most places that are remembered.
+const MOST_RESTING: usize = 1_024;
+
+/// What has failed a moment ago: gateways and addresses, as text.
+#[derive(Debug, Default)]
+pub(super) struct Health(Mutex<HashMap<String, Instant>>);
+
+impl Health {
+    fn table(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It has failed.
+    fn failed(&self, place: &str, now: Instant) {
+        let mut table = self.table();
+        table.retain(|_, since| now.saturating_duration_since(*since) < REST);
+        if table.len() < MOST_RESTING {
+            table.insert(place.to_owned(), now);
+        }
+    }
+
+    /// It works.
+    fn works(&self, place: &str) {
+        self.table().remove(place);
+    }
+
+    fn rests(&self, place: &str, now: Instant) -> bool {
+        let table = self.table();
+        let since = table.get(place);
+        since.is_some_and(|since| now.saturating_duration_since(*since) < REST)
+    }
+
+    /// The same places, those that rest at the end.
+    fn sorted<T>(&self, places: Vec<T>, name: impl Fn(&T) -> String, now: Instant) -> VecDeque<T> {
+        let (resting, ready): (Vec<_>, Vec<_>) = places
+            .into_iter()
+            .partition(|place| self.rests(&name(place), now));
+        ready.into_iter().chain(resting).collect()
+    }
+}
+
+/// The places where a call may go, in order.
+struct Hops {
+    trunks: VecDeque<Trunk>,
+    current: Option<(Trunk, VecDeque<SocketAddr>)>,
+    /// Where the last attempt went.
+    last: Option<(Gateway, SocketAddr)>,
+}
+
+/// A place that is reached.
+struct Hop {
+    trunk: Trunk,
+    reached: Reached,
+    remote: SocketAddr,
+}
+
+impl Hops {
+    fn new(inner: &Inner, call: &NewCall, now: Instant) -> Self {
+        let trunks = std::iter::once(&call.trunk).chain(&call.alternatives);
+        let trunks = trunks.cloned().collect();
+        let name = |trunk: &Trunk| trunk.gateway.to_string();
+        Self {
+            trunks: inner.settings.health.sorted(trunks, name, now),
+            current: None,
+            last: None,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        let addresses = self.current.as_ref();
+        self.trunks.is_empty() && addresses.is_none_or(|(_, addresses)| addresses.is_empty())
+    }
+
+    /// The next place to which a flow can be opened; the error of the last one where there is none.
+    async fn next(&mut self, inner: &Inner) -> Result<Hop, CallError> {
+        let none = || CallError::new(CallErrorKind::Unavailable, "there is no other gateway");
+        let mut failed = none();
+        loop {
+            let next = match &mut self.current {
+                Some((trunk, addresses)) => addresses.pop_front().map(|one| (trunk.clone(), one)),
+                None => None,
+            };
+            if let Some((trunk, remote)) = next {
+                let gateway = trunk.gateway.clone();
+                match inner.flow(&trunk, remote).await {
+                    Ok(reached) => {
+                        self.last = Some((gateway, remote));
+                        return Ok(Hop {
+                            trunk,
+                            reached,
+                            remote,
+                        });
+                    }
+                    Err(error) => {
+                        inner
+                            .settings
+                            .health
+                            .failed(&remote.to_string(), Instant::now());
+                        failed = error;
+                        continue;
+                    }
+                }
+            }
+            // The gateway has no address that is left.
+            if let Some((trunk, _)) = self.current.take() {
+                let gateway = trunk.gateway.to_string();
+                inner.settings.health.failed(&gateway, Instant::now());
+            }
+            let Some(trunk) = self.trunks.pop_front() else {
+                return Err(failed);
+            };
+            match inner.addresses(&trunk).await {
+                Ok(addresses) => {
+                    let name = |address: &SocketAddr| address.to_string();
+                    let addresses = inner
+                        .settings
+                        .health
+                        .sorted(addresses, name, Instant::now());
+                    self.current = Some((trunk, addresses));
+                }
+                Err(error) => failed = error,
+            }
+        }
+    }
+
+    /// The last place has failed.
+    fn failed(&self, inner: &Inner) {
+        let Some((gateway, remote)) = &self.last else {
+            return;
+        };
+        let now = Instant::now();
+        inner.settings.health.failed(&remote.to_string(), now);
+        let others = self
+            .current
+            .as_ref()
+            .is_some_and(|(_, left)| !left.is_empty());
+        if !others {
+            inner.settings.health.failed(&gateway.to_string(), now);
+        }
+    }
+}
+
+/// A call that can go elsewhere.
+pub struct Redial {
+    inner: Arc<Inner>,
+    call: NewCall,
+    hops: Hops,
+}
+
+/// A call that has gone elsewhere.
+pub struct Redialled {
+    /// Its new leg.
+    pub leg: Leg,
+    /// Where the media of the other side may come from.
+    pub peer: IpAddr,
+    /// Whether only public addresses are meant.
+    pub public_only: bool,
+    /// What goes on from there.
+    pub redial: Redial,
+}
+
+impl Redial {
+    /// Whether there is somewhere else.
+    pub fn has_more(&self) -> bool {
+        !self.hops.is_empty()
+    }
+
+    /// Somebody has answered at the last place.
+    pub fn works(&self) {
+        if let Some((gateway, remote)) = &self.hops.last {
+            self.inner.settings.health.works(&gateway.to_string());
+            self.inner.settings.health.works(&remote.to_string());
+        }
+    }
+
+    /// Goes on at the next place.
+    pub fn begin(mut self, offer: String) -> oneshot::Receiver<Option<Redialled>> {
+        let (done, redialled) = oneshot::channel();
+        tokio::spawn(async move {
+            self.hops.failed(&self.inner);
+            let redialled = match self.hops.next(&self.inner).await {
+                Ok(hop) => self.at(hop, offer),
+                Err(error) => {
+                    tracing::info!(%error, "a call finds no other gateway");
+                    None
+                }
+            };
+            // Nobody waits where the call was given up.
+            if let Err(Some(redialled)) = done.send(redialled) {
+                redialled.leg.cancel();
+            }
+        });
+        redialled
+    }
+}
+
+impl Redial {
+    /// Sends the INVITE there.
+    fn at(self, hop: Hop, offer: String) -> Option<Redialled> {
+        let (peer, public_only) = (hop.remote.ip(), !hop.trunk.private);
+        let gateway = hop.trunk.gateway.to_string();
+        match self.inner.dial(&self.call, hop, offer) {
+            Ok(leg) => {
+                tracing::info!(gateway, "a call goes to the next gateway");
+                Some(Redialled {
+                    leg,
+                    peer,
+                    public_only,
+                    redial: self,
+                })
+            }
+            Err(error) => {
+                tracing::warn!(gateway, %error, "a call cannot go to the next gateway");
+                None
+            }
+        }
+    }
+}
+
+/// Places a call.
+pub(super) async fn place(
+    inner: Arc<Inner>,
+    call: NewCall,
+    line: Line,
+) -> Result<PlacedCall, CallError> {
+    let inner = &inner;
+    let mut slot = inner.slot().ok_or_else(full)?;
+    slot.permit = Some(line.permit);
+    if !slot.enter(&call.room) {
+        return Err(full_room());
+    }
+    let mut hops = Hops::new(inner, &call, Instant::now());
+    let hop = hops.next(inner).await?;
+    let mut media = inner.open(hop.reached.local_address().ip(), hop.remote.ip())?;
+    media.public_only(!hop.trunk.private);
+    let offer = media.offer();
+    let sip_call_id = call_id();
+    // Empty attributes are left out.
+    let ends = if call.hides_numbers {
+        Ends::default()
+    } else {
+        Ends {
+            outside: call.to.as_str().to_owned(),
+            ours: call.from.as_str().to_owned(),
+            hostname: hop.trunk.gateway.host.clone(),
+        }
+    };
+    let mut told = attributes::of_call(&sip_call_id, "dialing", &ends);
+    told.extend(call.attributes.iter().cloned());
+    let mut link = inner
+        .join(Join {
+            metadata: call.metadata.clone(),
+            principal: call.principal.clone(),
+            ..join(&call.room, &call.identity, &call.name, told)
+        })
+        .await?;
+    let participant_sid = connected(&mut link).await?;
+    // An outbound call: the room stays.
+    inner.rooms.keep(&call.room).await;
+    let gateway = hop.trunk.gateway.to_string();
+    let leg = inner.dial(&call, hop, offer)?;
+    link.control
+        .attributes(attributes::of_dialog(leg.call_id(), None));
+    let limits = Limits {
+        ringing: call.ringing_timeout,
+        duration: call.max_duration,
+    };
+    let (handle, commands) = CallHandle::new(
+        sip_call_id.clone(),
+        Direction::Outbound,
+        call.room.clone(),
+        call.identity.clone(),
+        Some(line.owner),
+        gateway,
+    );
+    let dtmf = call.dtmf.clone();
+    let redial = Redial {
+        inner: Arc::clone(inner),
+        call,
+        hops,
+    };
+    let task = Task {
+        call: Call::outbound(limits, redial.has_more(), Instant::now()),
+        leg,
+        media,
+        membership: Membership::Joined(link),
+        redial: Some(redial),
+        answer: None,
+        dtmf,
+        handle,
+        commands,
+        rooms: Arc::clone(&inner.rooms),
+        news: inner.news.clone(),
+    };
+    inner.run(task, slot);
+    Ok(PlacedCall {
+        participant_sid,
+        sip_call_id,
+    })
+}
+
+impl Inner {
+    /// The addresses of a gateway.
+    async fn addresses(&self, trunk: &Trunk) -> Result<Vec<SocketAddr>, CallError> {
+        let protocol = protocol(trunk.transport);
+        let gateway = &trunk.gateway;
+        let addresses = resolve::addresses(&gateway.host, gateway.port, protocol).await;
+        let addresses = addresses.map_err(|error| {
+            let message = format!("cannot resolve the gateway {gateway}: {error}");
+            CallError::new(CallErrorKind::Unavailable, message)
+        })?;
+        if !trunk.private && !addresses.iter().all(|address| is_public(address.ip())) {
+            return Err(CallError::new(
+                CallErrorKind::Refused,
+                format!(
+                    "sip.outbound_address: the gateway {gateway} must have a public address, unless \
+                     sip.allow_private_outbound says otherwise"
+                ),
+            ));
+        }
+        Ok(addresses)
+    }
+
+    /// Opens a flow to an address of a gateway.
+    async fn flow(&self, trunk: &Trunk, remote: SocketAddr) -> Result<Reached, CallError> {
+        let gateway = &trunk.gateway;
+        let reached = self
+            .agent
+            .reach(protocol(trunk.transport), remote, &gateway.host)
+            .await;
+        reached.map_err(|problem| {
+            let message = format!("cannot reach the gateway {gateway}: {problem}");
+            CallError::new(CallErrorKind::Unavailable, message)
+        })
+    }
+
+    fn open(&self, local: IpAddr, peer: IpAddr) -> Result<CallMedia, CallError> {
+        self.media
+            .open(local, peer)
+            .map_err(|error| CallError::new(CallErrorKind::Full, error.to_string()))
+    }
+
+    async fn join(&self, join: Join) -> Result<RoomLink, CallError> {
+        let joined = self.rooms.join(join).await;
+        joined.map_err(|error| CallError::new(CallErrorKind::Unavailable, error))
+    }
+
+    fn dial(&self, call: &NewCall, hop: Hop, offer: String) -> Result<Leg, CallError> {
+        let Hop {
+            trunk,
+            reached,
+            remote,
+        } = hop;
+        let login = trunk.login.as_ref();
+        let outbound = Outbound {
+            protocol: protocol(trunk.transport),
+            remote,
+            host: trunk.gateway.to_string(),
+            to: call.to.as_str().to_owned(),
+            from: call.from.as_str().to_owned(),
+            display_name: call.display_name.clone(),
+            credentials: login.map(|login| Credentials {
+                username: login.username.clone(),
+                password: login.password.expose().to_owned(),
+            }),
+            headers: Vec::new(),
+            private: trunk.private,
+        };
+        let leg = self.agent.call(reached, outbound, offer);
+        leg.map_err(|error| CallError::new(CallErrorKind::Refused, format!("the number {error}")))
+    }
+}
+
+/// Waits until a participant has joined its room; returns its sid.
+async fn connected(link: &mut RoomLink) -> Result<String, CallError> {
+    let unavailable = |message: String| CallError::new(CallErrorKind::Unavailable, message);
+    let first = timeout(JOIN_PATIENCE, link.events.next()).await;
+    match first {
+        Ok(Some(LinkEvent::Connected { sid, .. })) => Ok(sid),
+        Ok(Some(LinkEvent::Ended(ending))) => Err(unavailable(ending.to_string())),
+        Ok(_) => Err(unavailable("the room was left".to_owned())),
+        Err(_) => Err(unavailable("joining the room timed out".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_failed_comes_last_for_a_while() {
+        let health = Health::default();
+        let now = Instant::now();
+        let sorted = |now| {
+            let places = vec!["a", "b", "c"];
+            Vec::from(health.sorted(places, |place| (*place).to_owned(), now))
+        };
+        assert_eq!(sorted(now), ["a", "b", "c"]);
+        health.failed("a", now);
+        assert_eq!(sorted(now), ["b", "c", "a"]);
+        // All that there are, however they are.
+        for place in ["b", "c"] {
+            health.failed(place, now);
+        }
+        assert_eq!(sorted(now), ["a", "b", "c"]);
+        health.works("c");
+        assert_eq!(sorted(now), ["c", "a", "b"]);
+        assert_eq!(sorted(now + REST), ["a", "b", "c"]);
+    }
+}

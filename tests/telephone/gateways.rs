@@ -1,0 +1,112 @@
+//! Outbound calls by several gateways, of which some fail.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::rig::ports;
+use super::rig::sipp::{Scenario, Sipp};
+use super::{Exchange, ROOM};
+
+/// A server that calls by these gateways, the first one before the others.
+fn exchange(gateways: &[String]) -> Exchange {
+    let entries: Vec<Value> = gateways
+        .iter()
+        .enumerate()
+        .map(|(place, address)| json!({"address": address, "priority": place}))
+        .collect();
+    Exchange::with(&[("SIP_GATEWAYS_JSON", &Value::from(entries).to_string())])
+}
+
+/// Where nobody is, and where somebody is who says nothing.
+fn nobody() -> String {
+    format!("127.0.0.1:{}", ports(1))
+}
+
+async fn call(exchange: &Exchange) -> String {
+    exchange.call_to(ROOM, Value::Null).await
+}
+
+#[tokio::test]
+async fn a_gateway_that_refuses_for_a_reason_of_its_own_gives_way_to_the_next() {
+    for status in ["503 Service Unavailable", "408 Request Timeout"] {
+        let mut full = Sipp::start(Scenario::called().reply(status).receive("ACK")).await;
+        let mut other = Sipp::start(Scenario::answers().ended()).await;
+        let exchange = exchange(&[full.address(), other.address()]);
+        let began = Instant::now();
+        let id = call(&exchange).await;
+        exchange.answered(&id).await;
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "{status}: {:?}",
+            began.elapsed()
+        );
+        full.passed().await;
+        exchange.hang_up(ROOM, super::PHONE).await;
+        assert_eq!(exchange.ended(&id).await, "local");
+        other.passed().await;
+    }
+}
+
+#[tokio::test]
+async fn what_the_called_side_says_is_final() {
+    let mut busy = Sipp::start(Scenario::called().reply("486 Busy Here").receive("ACK")).await;
+    let exchange = exchange(&[busy.address(), nobody()]);
+    let id = call(&exchange).await;
+    assert_eq!(exchange.ended(&id).await, "busy");
+    busy.passed().await;
+}
+
+#[tokio::test]
+async fn a_gateway_that_is_silent_gives_way_and_is_not_the_first_one_for_a_while() {
+    // Bound, so that nothing comes back.
+    let silent = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let mut other = Sipp::start(Scenario::answers().ended()).await;
+    let exchange = exchange(&[address, other.address()]);
+    let began = Instant::now();
+    let id = call(&exchange).await;
+    exchange.answered(&id).await;
+    assert!(began.elapsed() >= Duration::from_secs(4));
+    exchange.hang_up(ROOM, super::PHONE).await;
+    other.passed().await;
+    let mut asked = 0;
+    let mut datagram = [0; 2_048];
+    while silent.try_recv(&mut datagram).is_ok() {
+        asked += 1;
+    }
+    assert!(asked > 0, "the first gateway was not tried");
+    // The second call goes to the one that works: somebody looks at what comes there now.
+    let address = other.address();
+    drop(other);
+    let working = tokio::net::UdpSocket::bind(&address).await.unwrap();
+    call(&exchange).await;
+    let first = tokio::time::timeout(Duration::from_secs(2), working.recv_from(&mut datagram));
+    let (bytes, _) = first.await.expect("it is not called first").unwrap();
+    assert!(datagram[..bytes].starts_with(b"INVITE "));
+    assert!(
+        silent.try_recv(&mut datagram).is_err(),
+        "the silent one is called first"
+    );
+}
+
+#[tokio::test]
+async fn a_call_that_finds_nobody_fails_with_the_reason_of_the_last() {
+    let mut first = Sipp::start(
+        Scenario::called()
+            .reply("503 Service Unavailable")
+            .receive("ACK"),
+    )
+    .await;
+    let mut second = Sipp::start(
+        Scenario::called()
+            .reply("503 Service Unavailable")
+            .receive("ACK"),
+    )
+    .await;
+    let exchange = exchange(&[first.address(), second.address()]);
+    let id = call(&exchange).await;
+    assert_eq!(exchange.ended(&id).await, "failed");
+    first.passed().await;
+    second.passed().await;
+}
