@@ -32,6 +32,7 @@ mod faults;
 mod google;
 mod heard;
 mod openai;
+mod plugins;
 mod rows;
 mod secrets;
 mod secured;

@@ -1,11 +1,10 @@
 """Pipecat's services of six vendors with their default models and voices, pointed at the emulators by nothing but address and key."""
 
 import asyncio
-import os
+import sys
 import time
-import unittest
 
-import aiohttp
+from loguru import logger
 from pipecat.frames.frames import (
     EndFrame,
     InputAudioRawFrame,
@@ -37,19 +36,11 @@ from pipecat.services.openai.stt import OpenAIRealtimeSTTService, OpenAISTTServi
 from pipecat.services.openai.tts import OpenAITTSService
 from pipecat.workers.runner import WorkerRunner
 
-from emulators import HTTP, KEY, PATIENCE, SENTENCE, google_here, log, required, shown, spoken
+from emulators import ACCOUNT, HTTP, KEY, TLS, run, socket
 
-RATE = 16_000
+RATE, SPEECH_RATE = 16_000, 24_000
 # These have no default voice: one that the vendor's pages name, and the one that programs of `pipecat init` have.
 ELEVENLABS_VOICE, CARTESIA_VOICE = "SAz9YHcvj6GT2YYXdXww", "86e30c1d-714b-4074-a1f2-1cb6b552fb49"
-
-
-def socket(url):
-    return url.replace("http", "ws", 1)
-
-
-def account():
-    return {"credentials_path": os.environ["GOOGLE_APPLICATION_CREDENTIALS"]}
 
 
 def elevenlabs_voice(service):
@@ -61,16 +52,16 @@ HEARS = {
     "deepgram flux": lambda url, http: DeepgramFluxSTTService(api_key=KEY, url=socket(url) + "/v2/listen"),
     "elevenlabs": lambda url, http: ElevenLabsSTTService(api_key=KEY, aiohttp_session=http, base_url=url),
     # It is always TLS.
-    "elevenlabs realtime": lambda url, http: ElevenLabsRealtimeSTTService(
-        api_key=KEY, base_url=os.environ["EMULATE_TLS"]
-    ),
+    "elevenlabs realtime": lambda url, http: ElevenLabsRealtimeSTTService(api_key=KEY, base_url=TLS),
     "cartesia": lambda url, http: CartesiaSTTService(api_key=KEY, base_url=socket(url)),
     "cartesia turns": lambda url, http: CartesiaTurnsSTTService(api_key=KEY, url=socket(url) + "/stt/turns/websocket"),
-    "google": lambda url, http: GoogleSTTService(**account()),
+    "google": lambda url, http: GoogleSTTService(credentials_path=ACCOUNT),
     "azure": lambda url, http: AzureSTTService(api_key=KEY, private_endpoint=socket(url)),
     "openai": lambda url, http: OpenAISTTService(api_key=KEY, base_url=url + "/v1"),
     "openai realtime": lambda url, http: OpenAIRealtimeSTTService(api_key=KEY, base_url=socket(url) + "/v1/realtime"),
 }
+# What the service has to resample it forgets in part, where frames come 0.2 s apart: on a busy machine.
+RATES = {"openai realtime": 24_000}
 SPEAKS = {
     "deepgram": lambda url, http: DeepgramTTSService(api_key=KEY, base_url=socket(url)),
     "deepgram http": lambda url, http: DeepgramHttpTTSService(api_key=KEY, base_url=url, aiohttp_session=http),
@@ -93,116 +84,111 @@ SPEAKS = {
         aiohttp_session=http,
         settings=CartesiaHttpTTSService.Settings(voice=CARTESIA_VOICE),
     ),
-    "google": lambda url, http: GoogleTTSService(**account()),
-    "google http": lambda url, http: GoogleHttpTTSService(**account()),
-    "google gemini": lambda url, http: GeminiTTSService(**account()),
+    "google": lambda url, http: GoogleTTSService(credentials_path=ACCOUNT),
+    "google http": lambda url, http: GoogleHttpTTSService(credentials_path=ACCOUNT),
+    "google gemini": lambda url, http: GeminiTTSService(credentials_path=ACCOUNT),
     "azure": lambda url, http: AzureTTSService(api_key=KEY, private_endpoint=socket(url)),
     "azure http": lambda url, http: AzureHttpTTSService(api_key=KEY, private_endpoint=url),
     "openai": lambda url, http: OpenAITTSService(api_key=KEY, base_url=url + "/v1"),
 }
 
-# What the emulators do not have yet. A test that succeeds all the same fails: its line has to go.
-MISSING = {}
-
 
 class Sink(FrameProcessor):
+    """The end of a pipeline; what waits for it looks again at each frame."""
+
     def __init__(self):
         super().__init__()
         self.frames = []
+        self.came = asyncio.Event()
 
     async def process_frame(self, frame, direction):
         await super().process_frame(frame, direction)
         self.frames.append(frame)
+        self.came.set()
         await self.push_frame(frame, direction)
 
     def of(self, kind):
         return [frame for frame in self.frames if isinstance(frame, kind)]
 
 
-class Vendors(unittest.IsolatedAsyncioTestCase):
-    async def asyncSetUp(self):
-        required()
-        self.enterContext(google_here())
-        self.http = aiohttp.ClientSession()
-        self.addAsyncCleanup(self.http.close)
-        await log()
+async def run_service(service, rate, drive, done):
+    """Runs a service alone in a pipeline until it has done what it shall."""
+    sink, errors = Sink(), []
+    worker = PipelineWorker(
+        Pipeline([service, sink]),
+        params=PipelineParams(audio_in_sample_rate=rate, audio_out_sample_rate=SPEECH_RATE),
+        enable_rtvi=False,
+        idle_timeout_secs=None,
+    )
 
-    async def run_service(self, make, drive, done):
-        sink, errors = Sink(), []
-        worker = PipelineWorker(
-            Pipeline([make(HTTP, self.http), sink]),
-            params=PipelineParams(audio_in_sample_rate=RATE, audio_out_sample_rate=24_000),
-            enable_rtvi=False,
-            idle_timeout_secs=None,
-        )
+    @worker.event_handler("on_pipeline_error")
+    async def on_pipeline_error(worker, frame):
+        errors.append(frame.error)
+        sink.came.set()
 
-        @worker.event_handler("on_pipeline_error")
-        async def on_pipeline_error(worker, frame):
-            errors.append(frame.error)
-
-        runner = WorkerRunner(handle_sigint=False)
-        await runner.add_workers(worker)
-        running = asyncio.create_task(runner.run())
-        driving = asyncio.create_task(drive(worker))
-        for _ in range(10 * PATIENCE):
-            await asyncio.sleep(0.1)
-            if done(sink) or errors:
-                break
+    runner = WorkerRunner(handle_sigint=False)
+    await runner.add_workers(worker)
+    running = asyncio.create_task(runner.run())
+    driving = asyncio.create_task(drive(worker))
+    try:
+        while not done(sink):
+            await sink.came.wait()
+            sink.came.clear()
+            assert not errors, errors
+        await worker.queue_frame(EndFrame())
+        await running
+    except BaseException:
+        await worker.cancel()
+        raise
+    finally:
         driving.cancel()
-        if not done(sink):
-            await worker.cancel()
-        else:
-            await worker.queue_frame(EndFrame())
-        await asyncio.wait([running], timeout=PATIENCE)
-        if not done(sink):
-            raise AssertionError(f"{errors}\n{shown(await log())}")
+    return sink
 
-    async def hears(self, make):
-        samples = await spoken(RATE)
-        step = RATE // 50 * 2
 
-        def frame(at, source):
-            return InputAudioRawFrame(source[at : at + step], RATE, 1)
+def hears(make, rate):
+    async def run(sentence, http):
+        samples = await sentence.spoken(rate)
+        step = rate // 50 * 2
+        service = make(HTTP, http)
 
         async def drive(worker):
-            await worker.queue_frames([VADUserStartedSpeakingFrame(start_secs=0.2, timestamp=time.time())])
-            for at in range(0, len(samples) - step, step):
-                await worker.queue_frame(frame(at, samples))
-                await asyncio.sleep(0.01)
-            await worker.queue_frames([VADUserStoppedSpeakingFrame(stop_secs=0.2, timestamp=time.time())])
+            # What is said before a session is configured has no transcript. Most services have no such time.
+            while not getattr(service, "_session_ready", True):
+                await asyncio.sleep(0.02)
+            await worker.queue_frame(VADUserStartedSpeakingFrame(start_secs=0.2, timestamp=time.time()))
+            # As fast as it is taken: some services fill what they take for a gap with silence.
+            for at in range(0, len(samples), step):
+                await worker.queue_frame(InputAudioRawFrame(samples[at : at + step], rate, 1))
+            await worker.queue_frame(VADUserStoppedSpeakingFrame(stop_secs=0.2, timestamp=time.time()))
             while True:
-                await worker.queue_frame(frame(0, bytes(step)))
+                await worker.queue_frame(InputAudioRawFrame(bytes(step), rate, 1))
                 await asyncio.sleep(0.02)
 
-        def done(sink):
-            return "monday" in " ".join(frame.text for frame in sink.of(TranscriptionFrame)).lower()
+        def text(sink):
+            return " ".join(frame.text for frame in sink.of(TranscriptionFrame))
 
-        await self.run_service(make, drive, done)
+        sink = await run_service(service, rate, drive, lambda sink: sentence.is_over(text(sink)))
+        sentence.check(text(sink))
 
-    async def speaks(self, make):
+    return run
+
+
+def speaks(make):
+    async def run(sentence, http):
         async def drive(worker):
-            await worker.queue_frames([TTSSpeakFrame(SENTENCE)])
+            await worker.queue_frame(TTSSpeakFrame(sentence.text))
 
-        def done(sink):
-            sound = sum(len(frame.audio) for frame in sink.of(TTSAudioRawFrame))
-            return sound > 48_000 and bool(sink.of(TTSStoppedFrame))
+        sink = await run_service(make(HTTP, http), RATE, drive, lambda sink: bool(sink.of(TTSStoppedFrame)))
+        sound = sink.of(TTSAudioRawFrame)
+        assert {frame.sample_rate for frame in sound} == {SPEECH_RATE}
+        await sentence.check_sound(b"".join(frame.audio for frame in sound), SPEECH_RATE)
 
-        await self.run_service(make, drive, done)
+    return run
 
-
-def test(run, make):
-    async def case(self):
-        await getattr(self, run)(make)
-
-    return case
-
-
-for kind, services in (("hears", HEARS), ("speaks", SPEAKS)):
-    for name, make in services.items():
-        case = test(kind, make)
-        if f"{kind} {name}" in MISSING:
-            case = unittest.expectedFailure(case)
-        setattr(Vendors, f"test_{kind}_{name}".replace(" ", "_"), case)
 
 if __name__ == "__main__":
-    unittest.main()
+    logger.remove()
+    logger.add(sys.stderr, level="WARNING")
+    tests = {f"hears {name}": hears(make, RATES.get(name, RATE)) for name, make in HEARS.items()}
+    tests |= {f"speaks {name}": speaks(make) for name, make in SPEAKS.items()}
+    asyncio.run(run(tests))
