@@ -579,6 +579,10 @@ settings! {
         tls_key: Option<PathBuf> = "", "sip.tls_key", "SIP_TLS_KEY";
         /// Who may call in, as addresses or networks; nobody if absent.
         allowed_addresses: Networks = "", "sip.allowed_addresses", "SIP_ALLOWED_ADDRESSES";
+        /// Accounts at PBXs and carriers at which this server registers, so that their calls come here:
+        /// `[{"registrar","user","password"?,"auth_username"?,"domain"?,"transport"?,"expires_seconds"?}]`. While it is registered
+        /// somewhere, calls from that address are let in as if it were in `sip.allowed_addresses`.
+        registrations_json: Option<JsonText> = "", "sip.registrations_json", "SIP_REGISTRATIONS_JSON";
         /// What a caller hears who is to enter the PIN of a dispatch rule, in the default voice.
         pin_text: String = "Please enter the PIN, followed by the hash key.", "sip.pin_text", "SIP_PIN_TEXT";
         /// A recording (WAV, MP3, FLAC, Ogg/Opus) instead.

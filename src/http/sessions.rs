@@ -1,6 +1,6 @@
 //! `GET /sessions` and `DELETE /sessions/{stream_id}`: live sessions, telephone calls, agent workers and their jobs.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use actix_web::web;
 use livekit_protocol::JobType;
@@ -11,11 +11,12 @@ use super::error::{ApiError, Code};
 use super::recording::{Of, several};
 use super::state::AppState;
 use crate::auth::Entered;
-use vivavoce_actors::registry::calls::{CallInfo, ListCalls};
+use vivavoce_actors::registry::calls::{CallInfo, ListCalls, ListRegistrations};
 use vivavoce_actors::registry::sessions::{EndByName, ListSessions, NotEnded, SessionInfo};
 use vivavoce_actors::session::StreamId;
 use vivavoce_rooms::AgentViews;
 use vivavoce_rooms::dispatch::{JobView, WorkerView};
+use vivavoce_seams::rooms::telephone::{RegistrationReport, RegistrationState};
 
 /// How long ending a session may take; longer than it takes to play out its last words.
 const PATIENCE: Duration = Duration::from_secs(8);
@@ -26,10 +27,47 @@ pub struct SessionList {
     sessions: Vec<SessionInfo>,
     /// Telephone calls, including those that ended in the last minute.
     calls: Vec<CallInfo>,
+    /// Accounts at PBXs and carriers that the server keeps registered; only the operator sees them.
+    sip_registrations: Vec<SipRegistration>,
     /// Agent workers that have registered with embedded rooms.
     agent_workers: Vec<AgentWorker>,
     /// Jobs of agents that have not ended.
     agent_jobs: Vec<AgentJob>,
+}
+
+/// An account at a PBX or carrier.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct SipRegistration {
+    /// Who is called there.
+    user: String,
+    /// Where.
+    registrar: String,
+    /// How it is.
+    #[schemars(extend("enum" = ["trying", "registered", "refused", "unreachable"]))]
+    state: &'static str,
+    /// The SIP status with which the registrar refuses it; null otherwise.
+    status: Option<u16>,
+    /// Until when it is registered, in Unix milliseconds; null while it is not.
+    expires_at: Option<u64>,
+}
+
+impl From<RegistrationReport> for SipRegistration {
+    fn from(report: RegistrationReport) -> Self {
+        let ms = |at: SystemTime| {
+            let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        };
+        Self {
+            user: report.user,
+            registrar: report.registrar,
+            state: report.state.as_str(),
+            status: match report.state {
+                RegistrationState::Refused(status) => Some(status),
+                _ => None,
+            },
+            expires_at: report.expires_at.map(ms),
+        }
+    }
 }
 
 /// An agent worker. Times are Unix milliseconds.
@@ -148,6 +186,10 @@ pub async fn list(
         access: access.clone(),
     };
     let calls = state.calls.send(calls).await?;
+    let registrations = ListRegistrations {
+        access: access.clone(),
+    };
+    let registrations = state.calls.send(registrations).await?;
     let agents = match &state.embedded_rooms {
         // Rooms that have stopped have none.
         Some(rooms) => rooms.agents(access.clone()).await.unwrap_or_default(),
@@ -158,6 +200,10 @@ pub async fn list(
     Ok(web::Json(SessionList {
         sessions,
         calls,
+        sip_registrations: registrations
+            .into_iter()
+            .map(SipRegistration::from)
+            .collect(),
         agent_workers: agents.workers.into_iter().map(AgentWorker::from).collect(),
         agent_jobs: agents.jobs.into_iter().map(AgentJob::from).collect(),
     }))

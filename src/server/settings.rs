@@ -7,6 +7,7 @@ use crate::actors::registry::calls::Gateways;
 use crate::actors::session::backchannel::Lists;
 use crate::agents::AgentRoutes;
 use crate::config::{Config, ConfigError, Settings};
+use crate::providers::embedded;
 use crate::{auth, hooks, providers, webhooks};
 
 /// Loads the settings of this process like [`Config::load`], and rejects contradictory ones.
@@ -31,6 +32,8 @@ fn contradictions(settings: &Settings) -> Vec<String> {
         problems.push(format!("turns.backchannels_json: {problem}"));
     }
     problems.extend(AgentRoutes::new(settings).err().unwrap_or_default());
+    let registrations = embedded::sip::registrations(&settings.sip);
+    problems.extend(registrations.err().unwrap_or_default());
     problems.extend(Gateways::read(&settings.sip).err().unwrap_or_default());
     problems.extend(crate::llm::problems(settings));
     problems.extend(webhooks::problems(settings));

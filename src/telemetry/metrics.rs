@@ -24,7 +24,10 @@ use prometheus_client::registry::{Registry, Unit};
 use vivavoce_core::provider_error::ProviderError;
 
 use calls::Calls;
-pub use calls::{SipRefusal, call_answered, call_began, call_ended, call_sounded, sip_refused};
+pub use calls::{
+    SipRefusal, call_answered, call_began, call_ended, call_sounded, sip_refused, sip_registered,
+    sip_registrations,
+};
 
 /// The media type of [`page`].
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -32,6 +32,7 @@
 //!
 //! - [`agent`] is the user agent: transports, access control, dialogs, transfers. It is the only module that knows the SIP
 //!   stack (`rsipstack`).
+//! - [`registrations`] keeps accounts at PBXs and carriers registered.
 //! - [`media`] negotiates, receives and sends audio, on threads of its own.
 //! - [`call`] is the life of one call as a state machine, and the task that connects it to `agent`, `media` and a room.
 //! - [`bridge`] places and accepts calls, limits them, and knows which there are.
@@ -85,6 +86,7 @@ pub mod call;
 pub mod dispatch;
 pub mod media;
 mod random;
+pub mod registrations;
 #[cfg(test)]
 mod tests;
 pub mod trunks;

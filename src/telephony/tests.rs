@@ -180,6 +180,7 @@ async fn bridge_bounded(
     let settings = BridgeSettings {
         trunks: None,
         prompts: None,
+        registrations: Vec::new(),
         sockets: vivavoce_takeover::Sockets::default(),
         listen: vec![Listen {
             protocol,

@@ -33,10 +33,11 @@ fn settings(address: &str, more: &[(&str, &str)]) -> Settings {
 }
 
 async fn store(address: &str) -> S3Store {
-    let settings = settings(address, &[]);
-    S3Store::open(&settings.recording, &Authorities::default())
-        .await
-        .unwrap()
+    // Settings are large.
+    let settings = Box::new(settings(address, &[]));
+    let authorities = Authorities::default();
+    let store = S3Store::open(&settings.recording, &authorities);
+    Box::pin(store).await.unwrap()
 }
 
 /// A file that is to be kept, with the place of its progress.

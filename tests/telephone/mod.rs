@@ -9,6 +9,7 @@ mod hooks;
 pub mod hostile;
 mod inbound;
 mod outbound;
+mod registrations;
 pub mod rig;
 mod rigs;
 mod sound;

@@ -16,12 +16,14 @@ use vivavoce_quotas::Quota;
 use vivavoce_rooms::RoomServer;
 use vivavoce_seams::rooms::link::{Join, RoomLink};
 use vivavoce_seams::rooms::telephone::{
-    CallError, CallOf, CallReport, Line, NewCall, NewTransfer, NewsSender, PlacedCall, Telephone,
+    CallError, CallOf, CallReport, Line, NewCall, NewTransfer, NewsSender, PlacedCall,
+    RegistrationReport, Telephone,
 };
 use vivavoce_takeover::Sockets;
 use vivavoce_telephony::agent::{Listen, Protocol, TlsSettings, Unacknowledged};
 use vivavoce_telephony::bridge::{Bridge, BridgeSettings, Owners, Prompts, Rooms};
 use vivavoce_telephony::media::{Codec, Encryption, MediaSettings};
+use vivavoce_telephony::registrations::{self, Account};
 use vivavoce_telephony::trunks::Trunks;
 
 /// The most media threads; audio is little work.
@@ -152,6 +154,10 @@ impl Telephone for EmbeddedSip {
     fn calls(&self) -> Vec<CallReport> {
         self.bridge.calls()
     }
+
+    fn registrations(&self) -> Vec<RegistrationReport> {
+        self.bridge.registrations()
+    }
 }
 
 /// Rooms of this process.
@@ -184,6 +190,12 @@ impl Rooms for Local {
         // A room that has ended cannot be kept.
         let _kept = self.server.keep_room(room.to_owned()).await;
     }
+}
+
+/// The accounts of the settings. The problems quote no value.
+pub fn registrations(sip: &Sip) -> Result<Vec<Account>, Vec<String>> {
+    let json = sip.registrations_json.as_ref();
+    json.map_or_else(|| Ok(Vec::new()), |json| registrations::read(&json.0))
 }
 
 /// Decides who owns an inbound call, and why, from its attributes.
@@ -236,6 +248,8 @@ fn settings(
         max_duration: sip.max_call_seconds,
         trunks: None,
         prompts: None,
+        // The server does not start with a setting that cannot be read.
+        registrations: registrations(sip).unwrap_or_default(),
         media: MediaSettings {
             ports: sip.rtp_ports.first..=sip.rtp_ports.last,
             threads: threads.min(MOST_THREADS),

@@ -70,6 +70,24 @@ pub fn sip_refused(cause: SipRefusal) {
     refused.get_or_create(&Refused { cause }).inc();
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Attempt {
+    outcome: &'static str,
+}
+
+/// An attempt to register at a SIP registrar has ended like this.
+pub fn sip_registered(outcome: &'static str) {
+    let attempts = &METRICS.calls.registration_attempts;
+    attempts.get_or_create(&Attempt { outcome }).inc();
+}
+
+/// So many of all accounts are registered.
+pub fn sip_registrations(registered: usize, all: usize) {
+    let set = |gauge: &Gauge, count: usize| gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+    set(&METRICS.calls.registrations, registered);
+    set(&METRICS.calls.registration_accounts, all);
+}
+
 impl Way {
     const fn of(direction: Direction) -> Self {
         Self {
@@ -89,6 +107,9 @@ pub(super) struct Calls {
     sent: Counter,
     first_packet: Durations,
     refused: Family<Refused, Counter>,
+    registrations: Gauge,
+    registration_accounts: Gauge,
+    registration_attempts: Family<Attempt, Counter>,
 }
 
 impl Calls {
@@ -103,6 +124,9 @@ impl Calls {
             sent: Counter::default(),
             first_packet: durations(),
             refused: Family::default(),
+            registrations: Gauge::default(),
+            registration_accounts: Gauge::default(),
+            registration_attempts: Family::default(),
         }
     }
 
@@ -112,6 +136,21 @@ impl Calls {
             "sip_refused",
             "What was refused in the telephone's signalling, by the bound that did",
             self.refused.clone(),
+        );
+        registry.register(
+            "sip_registrations",
+            "Accounts that are registered at SIP registrars",
+            self.registrations.clone(),
+        );
+        registry.register(
+            "sip_registration_accounts",
+            "Accounts that should be registered at SIP registrars",
+            self.registration_accounts.clone(),
+        );
+        registry.register(
+            "sip_registration_attempts",
+            "Attempts to register at SIP registrars, and how they ended",
+            self.registration_attempts.clone(),
         );
         registry.register(
             "calls_begun",

@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use rsipstack::sip::prelude::HeadersExt;
 use rsipstack::sip::{Header, Method, Request, StatusCode};
 
+use super::super::registrations::Registrars;
 use super::dialog::ALLOW;
 use super::header::Address;
 use vivavoce_core::log_interval::LogInterval;
@@ -34,6 +35,8 @@ pub(super) enum Verdict {
 #[derive(Debug)]
 pub(super) struct Acl {
     allowed: Vec<IpNet>,
+    /// Where this server has said that calls may come from.
+    pub registrars: Registrars,
     refusals: Mutex<LogInterval>,
     /// For networks that may call, and for all others.
     answers: Mutex<[TokenBucket; 2]>,
@@ -43,6 +46,7 @@ impl Acl {
     pub fn new(allowed: Vec<IpNet>) -> Self {
         Self {
             allowed,
+            registrars: Registrars::default(),
             refusals: Mutex::default(),
             answers: Mutex::new([TokenBucket::new(ANSWERS_PER_SECOND, ANSWERS_PER_SECOND); 2]),
         }
@@ -51,7 +55,7 @@ impl Acl {
     /// Whether calls are accepted from this address. An IPv4-mapped IPv6 address counts as the IPv4 address.
     pub fn allows(&self, from: IpAddr) -> bool {
         let from = from.to_canonical();
-        self.allowed.iter().any(|network| network.contains(&from))
+        self.allowed.iter().any(|network| network.contains(&from)) || self.registrars.has(from)
     }
 
     /// `in_dialog` says whether the request belongs to one of our dialogs.

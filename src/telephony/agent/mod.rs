@@ -15,6 +15,7 @@ pub mod header;
 mod in_dialog;
 mod leg;
 mod notify_and_info;
+mod register;
 mod repetitions;
 pub mod resolve;
 mod stream;
@@ -38,6 +39,7 @@ use rsipstack::transaction::transaction::Transaction;
 use tokio::sync::mpsc;
 
 use super::random;
+use super::registrations::Registrars;
 use acl::{Acl, to_tag};
 use client::Caller;
 use dialog::Dialog;
@@ -46,6 +48,7 @@ pub use flow::Protocol;
 pub use in_dialog::Offered;
 pub use leg::{Failure, Invitation, Leg, LegEvent};
 pub use notify_and_info::Notification;
+pub use register::Binding;
 use transports::Transports;
 pub use unacknowledged::Unacknowledged;
 use unacknowledged::{Trial, Trials};
@@ -191,6 +194,11 @@ impl Agent {
             proven: AtomicBool::new(true),
         };
         Ok(Leg::call(caller, offer, headers))
+    }
+
+    /// The registrars at which this server is registered: calls are accepted from their addresses.
+    pub fn registrars(&self) -> &Registrars {
+        &self.transports.acl.registrars
     }
 
     /// Closes all sockets. Calls end without a BYE: hang up before.

@@ -20,6 +20,7 @@ use super::agent::{Agent, Listen, Protocol, TlsSettings, Unacknowledged, header}
 use super::call::pin::Prompt;
 use super::call::task::{CallHandle, Command, Task, TransferRequest};
 use super::media::{CallMedia, Media, MediaSettings};
+use super::registrations::{Account, Registrar};
 use super::trunks::Trunks;
 pub use inbound::Desk;
 pub use outbound::{Redial, Redialled};
@@ -29,7 +30,7 @@ use vivavoce_quotas::{Permit, Quota};
 use vivavoce_seams::rooms::link::{Join, JoinKind, Listen as Hear, RoomLink};
 use vivavoce_seams::rooms::telephone::{
     CallError, CallErrorKind, CallOf, CallReport, HangupCause, Line, NewCall, NewTransfer,
-    NewsSender, PlacedCall, TransferTarget,
+    NewsSender, PlacedCall, RegistrationReport, TransferTarget,
 };
 use vivavoce_takeover::Sockets;
 use vivavoce_telemetry::metrics::{self, SipRefusal};
@@ -102,6 +103,8 @@ pub struct BridgeSettings {
     pub media: MediaSettings,
     /// The trunks and dispatch rules of inbound calls, if there can be any.
     pub trunks: Option<Arc<Trunks>>,
+    /// Accounts that are kept registered elsewhere.
+    pub registrations: Vec<Account>,
     /// What callers hear before they are in a room, if there is anything to say it.
     pub prompts: Option<Arc<dyn Prompts>>,
 }
@@ -121,6 +124,8 @@ struct Inner {
     calls: Mutex<Calls>,
     /// Notified whenever a call, or an attempt to place one, has ended.
     fewer: Notify,
+    /// Keeps accounts registered.
+    registrar: Registrar,
     /// The runtime that calls run on.
     runtime: Handle,
     addresses: Vec<SocketAddr>,
@@ -319,6 +324,7 @@ impl Bridge {
             tracing::info!(protocol = protocol.name(), %address, "listening for SIP calls");
             addresses.push(address);
         }
+        let registrar = Registrar::start(&agent, agent.registrars(), settings.registrations);
         let inner = Arc::new(Inner {
             agent,
             media,
@@ -337,6 +343,7 @@ impl Bridge {
                 challenger: Challenger::new(Instant::now()),
                 health: outbound::Health::default(),
             },
+            registrar,
             calls: Mutex::default(),
             fewer: Notify::new(),
             runtime: Handle::current(),
@@ -358,6 +365,7 @@ impl Bridge {
 
     /// Ends all calls and closes all sockets.
     pub async fn stop(&self) {
+        self.inner.registrar.stop().await;
         let handles: Vec<Arc<CallHandle>> = {
             let mut calls = self.inner.table();
             calls.stopping = true;
@@ -431,6 +439,11 @@ impl Bridge {
         let handle =
             handle.filter(|handle| handle.is_in(&call.room) && handle.is_called(&call.identity));
         handle.ok_or_else(gone)
+    }
+
+    /// The accounts that are kept registered.
+    pub fn registrations(&self) -> Vec<RegistrationReport> {
+        self.inner.registrar.reports()
     }
 
     /// The calls there are, and those that ended a moment ago.

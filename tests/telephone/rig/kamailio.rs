@@ -1,5 +1,5 @@
 //! Kamailio as the proxy of a telephone network: it challenges with 407, stays in the route set, and forwards authenticated
-//! requests.
+//! requests. And as a PBX, at which telephones register and by which they call each other.
 
 use super::{Program, listened, ports};
 
@@ -11,17 +11,25 @@ pub struct Kamailio {
 }
 
 impl Kamailio {
-    /// A proxy before the telephone at this port that wants this user's password.
-    pub async fn start(telephone: u16, user: &str, password: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let port = ports(2);
+    /// A PBX at which a user registers with a password, for so many seconds at most. Calls to registered users go to them.
+    pub async fn pbx(user: &str, password: &str, seconds: u32) -> Self {
+        Self::pbx_at(ports(2), user, password, seconds).await
+    }
+
+    /// The same at this port, where another one may have been before.
+    pub async fn pbx_at(port: u16, user: &str, password: &str, seconds: u32) -> Self {
         let check = format!(
-            "if ($au != \"{user}\" || !pv_proxy_authenticate(\"proxy\", \"{password}\", \"0\"))"
+            "if ($au != \"{user}\" || !pv_www_authenticate(\"office\", \"{password}\", \"0\"))"
         );
-        let text = CONFIGURATION
+        let text = PBX
             .replace("PORT", &port.to_string())
-            .replace("TELEPHONE", &telephone.to_string())
+            .replace("SECONDS", &seconds.to_string())
             .replace("CHECK", &check);
+        Self::run(port, &text).await
+    }
+
+    async fn run(port: u16, text: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("kamailio.cfg");
         std::fs::write(&file, text).unwrap();
         let program = Program::start("kamailio", folder, |command| {
@@ -36,6 +44,19 @@ impl Kamailio {
             _program: program,
             port,
         }
+    }
+
+    /// A proxy before the telephone at this port that wants this user's password.
+    pub async fn start(telephone: u16, user: &str, password: &str) -> Self {
+        let port = ports(2);
+        let check = format!(
+            "if ($au != \"{user}\" || !pv_proxy_authenticate(\"proxy\", \"{password}\", \"0\"))"
+        );
+        let text = CONFIGURATION
+            .replace("PORT", &port.to_string())
+            .replace("TELEPHONE", &telephone.to_string())
+            .replace("CHECK", &check);
+        Self::run(port, &text).await
     }
 }
 
@@ -80,6 +101,57 @@ request_route {
     }
     record_route();
     $du = "sip:127.0.0.1:TELEPHONE";
+    t_relay();
+}
+"#;
+
+const PBX: &str = r#"
+listen=udp:127.0.0.1:PORT
+children=1
+disable_tcp=yes
+auto_aliases=no
+log_stderror=yes
+debug=2
+loadmodule "tm.so"
+loadmodule "sl.so"
+loadmodule "rr.so"
+loadmodule "pv.so"
+loadmodule "maxfwd.so"
+loadmodule "textops.so"
+loadmodule "siputils.so"
+loadmodule "auth.so"
+loadmodule "usrloc.so"
+loadmodule "registrar.so"
+modparam("registrar", "max_expires", SECONDS)
+modparam("registrar", "min_expires", 0)
+modparam("usrloc", "db_mode", 0)
+
+request_route {
+    if (!mf_process_maxfwd_header("10")) { exit; }
+    if (is_method("CANCEL")) {
+        if (t_check_trans()) { t_relay(); }
+        exit;
+    }
+    if (is_method("REGISTER")) {
+        CHECK {
+            www_challenge("office", "0");
+            exit;
+        }
+        consume_credentials();
+        save("location");
+        exit;
+    }
+    if (has_totag()) {
+        loose_route();
+        t_relay();
+        exit;
+    }
+    if (is_method("ACK")) { t_relay(); exit; }
+    record_route();
+    if (!lookup("location")) {
+        sl_send_reply("404", "Not Found");
+        exit;
+    }
     t_relay();
 }
 "#;

@@ -31,7 +31,7 @@ use vivavoce_hooks::announcement::is_by_carrier;
 use vivavoce_quotas::{Party, Quota, Refused};
 use vivavoce_seams::rooms::telephone::{
     CallError, CallErrorKind, CallOf, HangupCause, Line, Login, NewCall, NewTransfer, PlacedCall,
-    Telephone, TransferTarget, Trunk,
+    RegistrationReport, Telephone, TransferTarget, Trunk,
 };
 use vivavoce_webhooks::{Event, EventKind, TransferOutcome, Webhooks};
 
@@ -158,6 +158,13 @@ pub struct HangUp {
 #[derive(Debug, Message)]
 #[rtype(result = "Vec<CallInfo>")]
 pub struct ListCalls {
+    pub access: Access,
+}
+
+/// The accounts at PBXs and carriers that this server keeps registered; only the operator sees them.
+#[derive(Debug, Message)]
+#[rtype(result = "Vec<RegistrationReport>")]
+pub struct ListRegistrations {
     pub access: Access,
 }
 
@@ -504,6 +511,21 @@ impl Handler<ListCalls> for CallRegistry {
                 .ledger
                 .list(|owner| owner.lets(&access), reports, Instant::now()),
         )
+    }
+}
+
+impl Handler<ListRegistrations> for CallRegistry {
+    type Result = MessageResult<ListRegistrations>;
+
+    fn handle(
+        &mut self,
+        ListRegistrations { access }: ListRegistrations,
+        _: &mut Context<Self>,
+    ) -> Self::Result {
+        let calls = self.0.as_ref();
+        let calls = calls.filter(|_| access.tenant().is_none() && !access.is_public());
+        let telephone = calls.and_then(|calls| calls.rooms.provider.telephone());
+        MessageResult(telephone.map_or_else(Vec::new, |telephone| telephone.registrations()))
     }
 }
 

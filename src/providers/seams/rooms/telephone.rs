@@ -1,7 +1,7 @@
 //! The trait of the telephone: calls that join rooms, carried by the embedded bridge or LiveKit's SIP service. A call is a
 //! participant of kind SIP, described by LiveKit's `sip.…` attributes. Who may call whom is decided elsewhere.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use livekit_protocol::participant_info::Kind;
@@ -69,6 +69,49 @@ pub trait Telephone: Send + Sync {
 
     /// The calls that there are, and those that ended in the last minute; empty where somebody else carries them.
     fn calls(&self) -> Vec<CallReport>;
+
+    /// The accounts at PBXs and carriers that are kept registered.
+    fn registrations(&self) -> Vec<RegistrationReport> {
+        Vec::new()
+    }
+}
+
+/// An account at a PBX or carrier.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegistrationReport {
+    /// Who is called there.
+    pub user: String,
+    /// Where.
+    pub registrar: String,
+    /// How it is.
+    pub state: RegistrationState,
+    /// Until when it is registered.
+    pub expires_at: Option<SystemTime>,
+}
+
+/// How an account is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RegistrationState {
+    /// It is tried for the first time.
+    Trying,
+    /// Calls come.
+    Registered,
+    /// The registrar refuses it with this status.
+    Refused(u16),
+    /// Nobody answers.
+    Unreachable,
+}
+
+impl RegistrationState {
+    /// As metrics and the API say it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Trying => "trying",
+            Self::Registered => "registered",
+            Self::Refused(_) => "refused",
+            Self::Unreachable => "unreachable",
+        }
+    }
 }
 
 /// A call to be placed.
