@@ -188,6 +188,50 @@ async fn a_second_config_turns_recording_on_and_off() {
     session.close().await;
 }
 
+#[tokio::test]
+async fn what_is_said_in_a_pause_of_the_recording_is_nowhere_and_everything_keeps_its_place() {
+    let server = Server::start_with(&[NULL]);
+    let mut session = Session::open(&server, recorded("paused", json!({}))).await;
+    // A burst at the beginning of each of six seconds.
+    let hearing = session.hear(chopped(&bursts(6_000), 640));
+    let pausing = async {
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        session.command("pause_recording").await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        session.command("resume_recording").await;
+    };
+    tokio::join!(hearing, pausing);
+    let paused = session.next("recording_state").await;
+    assert_eq!(paused.text("state"), "paused");
+    let resumed = session.next("recording_state").await;
+    assert_eq!(resumed.text("state"), "recording");
+    let between = resumed.time("position_ms") - paused.time("position_ms");
+    assert!(
+        between.abs_diff(Duration::from_secs(3)) < Duration::from_millis(500),
+        "{between:?}"
+    );
+    session.close().await;
+    let file = stored(&server, "paused").await;
+    assert!(judged(&file) > 5.8);
+    let [heard, _] = sides(&file);
+    // Those at 2, 3 and 4 s are not there; that at 5 s is where it was.
+    let onsets = onsets(&heard);
+    let [first, second, last] = onsets.as_slice() else {
+        panic!("{onsets:?}");
+    };
+    assert!(second.abs_diff(first + 1_000) < 100, "{onsets:?}");
+    assert!(last.abs_diff(first + 5_000) < 100, "{onsets:?}");
+    let paused = 48 * (first + 1_800)..48 * (first + 4_200);
+    let loudest = heard[paused]
+        .iter()
+        .map(|sample| sample.unsigned_abs())
+        .max();
+    assert!(loudest.unwrap() < 200, "{loudest:?}");
+    let mut unrecorded = Session::open(&server, recorded("not", json!({"recording": false}))).await;
+    unrecorded.command("pause_recording").await;
+    unrecorded.refused("recording_unavailable").await;
+}
+
 /// The packets of the sound in an Ogg file, by nothing of the server's: lacing values, and the bytes that they count.
 fn packets(file: &Path) -> Vec<Vec<u8>> {
     let bytes = std::fs::read(file).unwrap();

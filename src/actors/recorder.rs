@@ -40,6 +40,8 @@ const FULL: Duration = Duration::from_secs(8);
 /// The most bytes that wait for the disk: 40 s of stereo at 48 kHz. As much may be in the hands of the writers.
 const MAX_UNWRITTEN: usize = 8 << 20;
 const MAX_LINES: usize = 1 << 20;
+/// How long after a pause a final may be about sound of the pause: what recognisers take.
+const LATE_FINAL: Duration = Duration::from_secs(2);
 
 /// Where a session's media tasks bring their audio. Clones are the same tap.
 #[derive(Clone)]
@@ -49,6 +51,10 @@ struct Tapped {
     clock: RecordingClock,
     start: Instant,
     lines: String,
+    /// Nothing is kept of what comes now: the clock goes on in silence.
+    paused: bool,
+    /// When that was last over.
+    resumed: Option<Instant>,
     /// Wakes the task.
     full: Rc<Notify>,
 }
@@ -73,6 +79,8 @@ impl Tap {
             clock: RecordingClock::new(layout),
             start,
             lines: String::new(),
+            paused: false,
+            resumed: None,
             full: Rc::default(),
         })))
     }
@@ -80,6 +88,9 @@ impl Tap {
     /// Takes audio of the client that came at `at`, and the Opus packet that it came in.
     pub fn hear(&self, sound: &Pcm, packet: Option<&[u8]>, at: Instant) {
         let tapped = &mut *self.0.borrow_mut();
+        if tapped.paused {
+            return;
+        }
         let at = at.saturating_duration_since(tapped.start);
         tapped.clock.hear(sound, packet, at);
         tapped.wake();
@@ -88,6 +99,9 @@ impl Tap {
     /// Takes audio that is sent now, to a client that has `unplayed` left to play before it.
     pub fn play(&self, sound: &Pcm, unplayed: Duration) {
         let tapped = &mut *self.0.borrow_mut();
+        if tapped.paused {
+            return;
+        }
         tapped.clock.play(sound, tapped.start.elapsed(), unplayed);
         tapped.wake();
     }
@@ -97,9 +111,22 @@ impl Tap {
         self.0.borrow_mut().clock.cut(unheard);
     }
 
+    /// Keeps nothing of what comes from now on but its time, or everything again. Gives the place in the recording.
+    pub fn pause(&self, paused: bool) -> Duration {
+        let tapped = &mut *self.0.borrow_mut();
+        if tapped.paused && !paused {
+            tapped.resumed = Some(Instant::now());
+        }
+        tapped.paused = paused;
+        tapped.clock.position(tapped.start.elapsed())
+    }
+
     /// Adds a line to the transcript, made from the current millisecond. Beyond the bound lines are dropped.
     pub fn note(&self, line: impl FnOnce(u64) -> String) {
         let tapped = &mut *self.0.borrow_mut();
+        if tapped.paused {
+            return;
+        }
         let at = tapped.clock.position(tapped.start.elapsed());
         let line = line(at.as_millis() as u64);
         if tapped.lines.len() + line.len() <= MAX_LINES {
@@ -107,8 +134,12 @@ impl Tap {
         }
     }
 
-    /// Adds a final to the transcript.
+    /// Adds a final to the transcript, unless it comes so soon after a pause that it may tell what was said in it.
     pub fn note_final(&self, result: &vivavoce_seams::SttResult) {
+        let resumed = self.0.borrow().resumed;
+        if resumed.is_some_and(|resumed| resumed.elapsed() < LATE_FINAL) {
+            return;
+        }
         self.note(|at_ms| TranscriptLine::Heard { at_ms, result }.to_json());
     }
 

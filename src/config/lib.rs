@@ -64,7 +64,7 @@ use settings::{Check, Reader};
 use value::SettingValue;
 pub use value::{
     ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, MediaEncryption, Networks,
-    OptionalPort, Percent, PortRange, RecordingBackend, RecordingLayout, RoomMode, RtcMode, Secret,
+    OptionalPort, Percent, PortRange, RecordingBackend, RecordingLayout, ReferScheme, RoomMode, RtcMode, Secret,
     SipTransport, SocketAuth, VendorUrl,
 };
 

@@ -11,7 +11,7 @@ use super::endpoint::Endpoint;
 use super::value::{
     Addresses, ByteSize, HttpUrl, HttpUrls, JsonText, List, LogFormat, LogLevel, MediaEncryption,
     Millis, Networks, OptionalPort, Percent, PortRange, RecordingBackend, RecordingLayout,
-    RoomMode, RtcMode, Secret, SettingValue, SipTransport, SocketAuth, VendorUrl,
+    ReferScheme, RoomMode, RtcMode, Secret, SettingValue, SipTransport, SocketAuth, VendorUrl,
 };
 
 /// The declaration of a setting.
@@ -559,13 +559,16 @@ settings! {
         outbound_auth_username: Option<String> = "", "sip.outbound_auth_username", "SIP_OUTBOUND_AUTH_USERNAME";
         /// Password at the gateway. Not used at any other address.
         outbound_auth_password: Option<Secret> = "", "sip.outbound_auth_password", "SIP_OUTBOUND_AUTH_PASSWORD";
-        /// Several gateways instead, `[{"address","transport"?,"username"?,"password"?,"prefixes"?,"priority"?,"weight"?}]`. A number
+        /// Several gateways instead, `[{"address","transport"?,"username"?,"password"?,"prefixes"?,"priority"?,"weight"?,"from_domain"?,"headers"?}]`. A number
         /// goes to those whose prefixes it has, the longest first, then the lowest `priority`, then by chance as their `weight`s
         /// say; the next one is called when one cannot be reached, says nothing for 4 s, or answers 408, 502, 503 or 504 before
-        /// it rings. One that has failed comes last for 30 s.
+        /// it rings. One that has failed comes last for 30 s. `from_domain` is the host of From, `headers` are sent with each INVITE.
         gateways_json: Option<JsonText> = "", "sip.gateways_json", "SIP_GATEWAYS_JSON";
         /// Whether requests may name gateways with loopback, link-local or private addresses.
         allow_private_outbound: bool = "false", "sip.allow_private_outbound", "SIP_ALLOW_PRIVATE_OUTBOUND";
+        /// How a transfer names an international number in `Refer-To`: `tel:+49…`, as of the telephone network, or `sip:+49…@` the
+        /// gateway, for telephones and PBXs that know no `tel:`.
+        refer_scheme: ReferScheme = "tel", "sip.refer_scheme", "SIP_REFER_SCHEME";
         /// Prefixes of numbers that may be called; all if absent. Emergency numbers are never called.
         allowed_destinations: List = "", "sip.allowed_destinations", "SIP_ALLOWED_DESTINATIONS";
         /// Addresses on which SIP is received, `udp:host:port`, `tcp:…`, `tls:…`; none if absent, and outbound calls

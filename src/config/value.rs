@@ -481,6 +481,16 @@ words! {
 }
 
 words! {
+    /// How a transfer names an international number.
+    ReferScheme {
+        /// As one of the telephone network.
+        Tel = "tel",
+        /// As a user of the gateway.
+        Sip = "sip",
+    } "tel or sip"
+}
+
+words! {
     /// The transport of SIP signalling.
     SipTransport {
         /// UDP.

@@ -11,12 +11,12 @@ use super::error::{ApiError, Code};
 use super::recording::{Of, several};
 use super::state::AppState;
 use crate::auth::Entered;
-use vivavoce_actors::registry::calls::{CallInfo, ListCalls, ListRegistrations};
+use vivavoce_actors::registry::calls::{CallInfo, ListCalls, ListRefused, ListRegistrations};
 use vivavoce_actors::registry::sessions::{EndByName, ListSessions, NotEnded, SessionInfo};
 use vivavoce_actors::session::StreamId;
 use vivavoce_rooms::AgentViews;
 use vivavoce_rooms::dispatch::{JobView, WorkerView};
-use vivavoce_seams::rooms::telephone::{RegistrationReport, RegistrationState};
+use vivavoce_seams::rooms::telephone::{RefusedCall, RegistrationReport, RegistrationState};
 
 /// How long ending a session may take; longer than it takes to play out its last words.
 const PATIENCE: Duration = Duration::from_secs(8);
@@ -27,12 +27,52 @@ pub struct SessionList {
     sessions: Vec<SessionInfo>,
     /// Telephone calls, including those that ended in the last minute.
     calls: Vec<CallInfo>,
+    /// Inbound calls that were refused lately, the newest last; only the operator sees them.
+    refused_calls: Vec<RefusedCallInfo>,
     /// Accounts at PBXs and carriers that the server keeps registered; only the operator sees them.
     sip_registrations: Vec<SipRegistration>,
     /// Agent workers that have registered with embedded rooms.
     agent_workers: Vec<AgentWorker>,
     /// Jobs of agents that have not ended.
     agent_jobs: Vec<AgentJob>,
+}
+
+/// An inbound call that was refused.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RefusedCallInfo {
+    /// When, for the last time, in Unix milliseconds.
+    at: u64,
+    /// The address that it came from.
+    source: String,
+    /// The calling number; empty where it was refused before anybody looked.
+    from: String,
+    /// The called number; empty likewise.
+    to: String,
+    /// The SIP status that it got.
+    status: u16,
+    /// Why, for people.
+    reason: String,
+    /// How often the same has happened.
+    times: u64,
+}
+
+impl From<RefusedCall> for RefusedCallInfo {
+    fn from(refused: RefusedCall) -> Self {
+        Self {
+            at: unix_ms(refused.at),
+            source: refused.source,
+            from: refused.from,
+            to: refused.to,
+            status: refused.status,
+            reason: refused.reason,
+            times: refused.times,
+        }
+    }
+}
+
+fn unix_ms(at: SystemTime) -> u64 {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// An account at a PBX or carrier.
@@ -53,10 +93,6 @@ pub struct SipRegistration {
 
 impl From<RegistrationReport> for SipRegistration {
     fn from(report: RegistrationReport) -> Self {
-        let ms = |at: SystemTime| {
-            let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-        };
         Self {
             user: report.user,
             registrar: report.registrar,
@@ -65,7 +101,7 @@ impl From<RegistrationReport> for SipRegistration {
                 RegistrationState::Refused(status) => Some(status),
                 _ => None,
             },
-            expires_at: report.expires_at.map(ms),
+            expires_at: report.expires_at.map(unix_ms),
         }
     }
 }
@@ -190,6 +226,10 @@ pub async fn list(
         access: access.clone(),
     };
     let registrations = state.calls.send(registrations).await?;
+    let refused = ListRefused {
+        access: access.clone(),
+    };
+    let refused = state.calls.send(refused).await?;
     let agents = match &state.embedded_rooms {
         // Rooms that have stopped have none.
         Some(rooms) => rooms.agents(access.clone()).await.unwrap_or_default(),
@@ -200,6 +240,7 @@ pub async fn list(
     Ok(web::Json(SessionList {
         sessions,
         calls,
+        refused_calls: refused.into_iter().map(RefusedCallInfo::from).collect(),
         sip_registrations: registrations
             .into_iter()
             .map(SipRegistration::from)

@@ -86,6 +86,7 @@ pub mod call;
 pub mod dispatch;
 pub mod media;
 mod random;
+pub mod refusals;
 pub mod registrations;
 #[cfg(test)]
 mod tests;

@@ -181,6 +181,7 @@ async fn bridge_bounded(
         trunks: None,
         prompts: None,
         registrations: Vec::new(),
+        refers_by_sip: false,
         sockets: vivavoce_takeover::Sockets::default(),
         listen: vec![Listen {
             protocol,
@@ -234,6 +235,8 @@ impl House {
                 },
                 login: None,
                 private: true,
+                from_domain: None,
+                headers: Vec::new(),
             },
             alternatives: Vec::new(),
             attributes: Vec::new(),

@@ -110,3 +110,23 @@ async fn a_call_that_finds_nobody_fails_with_the_reason_of_the_last() {
     first.passed().await;
     second.passed().await;
 }
+
+#[tokio::test]
+async fn a_gateway_gets_the_callers_domain_and_the_headers_that_it_wants() {
+    let mut telephone = Sipp::start(Scenario::answers().ended()).await;
+    let gateways = json!([{"address": telephone.address(), "from_domain": "office.example",
+        "headers": {"P-Asserted-Identity": "<sip:+14155550100@office.example>", "X-Account": "12"}}]);
+    let exchange = Exchange::with(&[("SIP_GATEWAYS_JSON", &gateways.to_string())]);
+    let id = call(&exchange).await;
+    exchange.answered(&id).await;
+    exchange.hang_up(ROOM, super::PHONE).await;
+    telephone.passed().await;
+    let messages = telephone.messages();
+    for line in [
+        "From: <sip:+14155550100@office.example>",
+        "P-Asserted-Identity: <sip:+14155550100@office.example>",
+        "X-Account: 12",
+    ] {
+        assert!(messages.contains(line), "{line} is not in {messages}");
+    }
+}

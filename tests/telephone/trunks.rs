@@ -5,6 +5,7 @@ use livekit_api::services::sip::{
 };
 use livekit_protocol as proto;
 use proto::sip_dispatch_rule::Rule;
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::Exchange;
@@ -13,7 +14,7 @@ use super::rig::sipp::{Run, Scenario, Sipp};
 use super::rig::tone;
 use crate::harness::{eventually, stderr, stdout, vivavoce};
 use crate::rooms::client::Kind as Sort;
-use crate::rooms::{KEY, SECRET, join, workers};
+use crate::rooms::{KEY, SECRET, ask, join, workers};
 
 /// A number of the trunk, and one that no trunk names.
 const SHOP: &str = "+14155550150";
@@ -129,6 +130,30 @@ async fn a_trunk_lets_in_its_callers_and_its_addresses_only() {
     let scenario = Scenario::is_answered("").ends();
     let mut telephone = Sipp::call_with(&scenario, SHOP, &exchange.address(), run);
     telephone.passed().await;
+    // Whoever looks for the call that never came finds why.
+    let (_, shown) = ask(
+        &exchange.server,
+        Method::GET,
+        "/sessions",
+        None,
+        &Value::Null,
+    )
+    .await;
+    let refused_calls = shown["refused_calls"].as_array().unwrap();
+    let [one] = refused_calls.as_slice() else {
+        panic!("{shown}");
+    };
+    assert_eq!((&one["status"], &one["times"]), (&json!(403), &json!(1)));
+    assert_eq!(
+        (&one["from"], &one["to"]),
+        (&json!("+14155550100"), &json!(SHOP))
+    );
+    assert_eq!(one["source"], "127.0.0.1");
+    let reason = one["reason"].as_str().unwrap();
+    assert!(
+        reason.contains(&id) && reason.contains("allowed_addresses"),
+        "{reason}"
+    );
     let only = |numbers: &[&str], addresses: &[&str]| {
         let set = |items: &[&str]| {
             Some(proto::ListUpdate {

@@ -559,6 +559,7 @@ impl SessionActor {
             Effect::TtsLost => self.synthesiser_lost(),
             Effect::SetClip(clip) => self.to_player(|player| player.set_clip(clip)),
             Effect::Load(on) => self.to_player(|player| player.load(on)),
+            Effect::PauseRecording(paused) => self.pause_recording(paused),
             Effect::SendToRoom(message) => self.send_to_room(message, context),
             Effect::Call(command) => self.call(command, context),
             Effect::ChangeRoom(config) => self.change_room(*config),

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use actix::prelude::*;
 
 use super::error_codes::Refusal;
-use super::protocol::{ErrorCode, SessionParams, StreamId};
+use super::protocol::{ErrorCode, ServerMessage, SessionParams, StreamId};
 use super::{Player, SessionActor};
 use crate::recorder::{RecorderActor, StopRecording, Tap};
 use crate::start_in_span;
@@ -177,6 +177,20 @@ impl SessionActor {
             actor,
         });
         self.tap(Some(&tap));
+    }
+
+    /// Pauses the recording, or lets it go on, and tells from where on.
+    pub(super) fn pause_recording(&mut self, paused: bool) {
+        let Some(recording) = &self.recording else {
+            return;
+        };
+        let position = recording.tap.pause(paused);
+        let state = if paused { "paused" } else { "recording" };
+        tracing::info!(state, "a recording is paused or goes on");
+        self.tell(&ServerMessage::RecordingState {
+            state,
+            position_ms: position.as_millis() as u64,
+        });
     }
 
     /// Connects the player to the recorder, or disconnects both sides from it.

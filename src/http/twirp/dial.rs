@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use livekit_protocol as proto;
@@ -17,7 +18,7 @@ use vivavoce_auth::{Access, Principal};
 use vivavoce_config::{Secret, SipTransport};
 use vivavoce_core::phone::{Gateway, PhoneNumber};
 use vivavoce_rooms::limits;
-use vivavoce_seams::rooms::telephone::{Login, NewCall, TransferTarget, Trunk};
+use vivavoce_seams::rooms::telephone::{Login, NewCall, TransferTarget, Trunk, may_send};
 
 /// How long a call may ring if the request does not say (LiveKit's default).
 const RINGING: Duration = Duration::from_secs(30);
@@ -114,18 +115,48 @@ fn trunk(
         transport,
         login,
         private: false,
+        from_domain: None,
+        headers: Vec::new(),
     })
+}
+
+/// Headers that INVITEs are to have.
+fn headers(field: &str, said: HashMap<String, String>) -> Result<Vec<(String, String)>, Failure> {
+    for (name, value) in &said {
+        if !may_send(name) {
+            return Err(invalid(format!(
+                "{field}: {name:?} cannot be sent: names begin with X-, or tell who calls and why"
+            )));
+        }
+        fits_header(field, value, MOST_BYTES)?;
+    }
+    let mut headers: Vec<_> = said.into_iter().collect();
+    headers.sort();
+    Ok(headers)
+}
+
+/// The domain of `From`.
+fn from_domain(field: &str, said: &str) -> Result<Option<String>, Failure> {
+    let is_host = |sign: u8| sign.is_ascii_alphanumeric() || b".-_:[]".contains(&sign);
+    if !said.bytes().all(is_host) || said.len() > 253 {
+        return Err(invalid(format!("{field}: must be a host")));
+    }
+    Ok((!said.is_empty()).then(|| said.to_owned()))
 }
 
 /// A trunk described in the request.
 fn inline(told: SipOutboundConfig) -> Result<ResolvedTrunk, Failure> {
+    let from_domain = from_domain("trunk.from_host", &told.from_host)?;
     Ok(ResolvedTrunk {
-        trunk: trunk(
-            ("trunk.hostname", &told.hostname),
-            told.transport,
-            told.auth_username,
-            told.auth_password,
-        )?,
+        trunk: Trunk {
+            from_domain,
+            ..trunk(
+                ("trunk.hostname", &told.hostname),
+                told.transport,
+                told.auth_username,
+                told.auth_password,
+            )?
+        },
         numbers: Vec::new(),
         encrypted: false,
     })
@@ -137,12 +168,16 @@ fn stored(told: SipOutboundTrunkInfo) -> Result<ResolvedTrunk, Failure> {
     support::check(table::OUTBOUND_TRUNK, &told, "trunk.")?;
     Ok(ResolvedTrunk {
         encrypted: encrypted(told.media, told.media_encryption, "trunk.")?,
-        trunk: trunk(
-            ("trunk.address", &told.address),
-            told.transport,
-            told.auth_username,
-            told.auth_password,
-        )?,
+        trunk: Trunk {
+            from_domain: from_domain("trunk.from_host", &told.from_host)?,
+            headers: headers("trunk.headers", told.headers)?,
+            ..trunk(
+                ("trunk.address", &told.address),
+                told.transport,
+                told.auth_username,
+                told.auth_password,
+            )?
+        },
         numbers: told.numbers,
     })
 }
@@ -226,12 +261,21 @@ pub(super) fn call(
 ) -> Result<DialTrunk, Failure> {
     check_texts(&said)?;
     let must_be = encrypted(said.media.take(), said.media_encryption, "")?;
-    let line = match (said.trunk.take(), said.sip_trunk_id.as_str()) {
+    let more = headers("headers", std::mem::take(&mut said.headers))?;
+    let mut line = match (said.trunk.take(), said.sip_trunk_id.as_str()) {
         (Some(told), _) => inline(told)?,
         // LiveKit's wording, which clients look for.
         (None, "") => return Err(invalid("sip_trunk_id: missing sip trunk id")),
         (None, id) => stored(trunk_of(id)?)?,
     };
+    // Those of the request come before those of the trunk.
+    let is_new = |name: &str| {
+        !more
+            .iter()
+            .any(|(other, _)| other.eq_ignore_ascii_case(name))
+    };
+    line.trunk.headers.retain(|(name, _)| is_new(name));
+    line.trunk.headers.extend(more);
     let ringing = said.ringing_timeout.map(|time| (time.seconds, time.nanos));
     let ringing = duration("ringing_timeout", ringing, MOST_RINGING)?;
     let most = said

@@ -30,7 +30,7 @@ const OF_ANSWERS: &str = "the server sets it";
 const ANSWERED: &str = "a call is answered within a second";
 const OF_TRUNK: &str = "the trunk of a call says how its media is encrypted";
 const NO_PRESETS: &str = "there are no presets; send the fields themselves";
-const HEADERS: &str = "headers that begin with `X-` become attributes, and no others are sent";
+const HEADERS: &str = "headers that begin with `X-` become attributes";
 const REGION: &str = "calls go where the trunk says";
 const CODECS: &str = "a call has the best codec that both sides know";
 const MEDIA_TIMEOUT: &str = "`sip.media_timeout_seconds` in the settings is that of all calls";
@@ -237,16 +237,13 @@ pub(super) const OUTBOUND_TRUNK: &[Field] = &[
     Field("numbers", Works),
     Field("auth_username", Works),
     Field("auth_password", Works),
-    Field("headers", Refused(HEADERS)),
+    Field("headers", Works),
     Field("headers_to_attributes", Refused(HEADERS)),
     Field("attributes_to_headers", Refused(HEADERS)),
     INCLUDED,
     Field("media_encryption", Works),
     Field("media", Parts(MEDIA)),
-    Field(
-        "from_host",
-        Refused("the host of From is the server's own address"),
-    ),
+    Field("from_host", Works),
     Field("created_at", Taken(OF_ANSWERS)),
     Field("updated_at", Taken(OF_ANSWERS)),
 ];
@@ -259,10 +256,7 @@ const OUTBOUND_CONFIG: &[Field] = &[
     Field("auth_password", Works),
     Field("headers_to_attributes", Refused(HEADERS)),
     Field("attributes_to_headers", Refused(HEADERS)),
-    Field(
-        "from_host",
-        Refused("the host of From is the server's own address"),
-    ),
+    Field("from_host", Works),
 ];
 
 const PIN: Field = Field("pin", Works);
@@ -382,10 +376,7 @@ const SIP: &[Method] = &[
                     Field("metadata", Works),
                     Field("media_encryption", Works),
                     Field("media", Parts(MEDIA)),
-                    Field(
-                        "from_host",
-                        Refused("the host of From is the server's own address"),
-                    ),
+                    Field("from_host", Works),
                 ]),
             ),
         ],
@@ -464,7 +455,7 @@ const SIP: &[Method] = &[
             Field("play_ringtone", Refused(NO_TONE)),
             Field("play_dialtone", Refused(NO_TONE)),
             Field("hide_phone_number", Works),
-            Field("headers", Refused(HEADERS)),
+            Field("headers", Works),
             INCLUDED,
             Field("ringing_timeout", Works),
             Field("max_call_duration", Works),

@@ -10,13 +10,13 @@ use tokio::sync::oneshot;
 
 use super::link;
 use vivavoce_auth::{Owner, Takeover};
-use vivavoce_config::{MediaEncryption, RoomMode, Rtc, Sip};
+use vivavoce_config::{MediaEncryption, ReferScheme, RoomMode, Rtc, Sip};
 use vivavoce_hooks::CallOwners;
 use vivavoce_quotas::Quota;
 use vivavoce_rooms::RoomServer;
 use vivavoce_seams::rooms::link::{Join, RoomLink};
 use vivavoce_seams::rooms::telephone::{
-    CallError, CallOf, CallReport, Line, NewCall, NewTransfer, NewsSender, PlacedCall,
+    CallError, CallOf, CallReport, Line, NewCall, NewTransfer, NewsSender, PlacedCall, RefusedCall,
     RegistrationReport, Telephone,
 };
 use vivavoce_takeover::Sockets;
@@ -155,6 +155,10 @@ impl Telephone for EmbeddedSip {
         self.bridge.calls()
     }
 
+    fn refused(&self) -> Vec<RefusedCall> {
+        self.bridge.refused()
+    }
+
     fn registrations(&self) -> Vec<RegistrationReport> {
         self.bridge.registrations()
     }
@@ -246,6 +250,7 @@ fn settings(
             patience: sip.ack_timeout_seconds,
         },
         max_duration: sip.max_call_seconds,
+        refers_by_sip: sip.refer_scheme == ReferScheme::Sip,
         trunks: None,
         prompts: None,
         // The server does not start with a setting that cannot be read.

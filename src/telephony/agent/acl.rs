@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use rsipstack::sip::prelude::HeadersExt;
 use rsipstack::sip::{Header, Method, Request, StatusCode};
 
+use super::super::refusals::Refusals;
 use super::super::registrations::Registrars;
 use super::dialog::ALLOW;
 use super::header::Address;
@@ -35,6 +36,8 @@ pub(super) enum Verdict {
 #[derive(Debug)]
 pub(super) struct Acl {
     allowed: Vec<IpNet>,
+    /// The calls that were refused.
+    pub refused: Refusals,
     /// Where this server has said that calls may come from.
     pub registrars: Registrars,
     refusals: Mutex<LogInterval>,
@@ -46,6 +49,7 @@ impl Acl {
     pub fn new(allowed: Vec<IpNet>) -> Self {
         Self {
             allowed,
+            refused: Refusals::default(),
             registrars: Registrars::default(),
             refusals: Mutex::default(),
             answers: Mutex::new([TokenBucket::new(ANSWERS_PER_SECOND, ANSWERS_PER_SECOND); 2]),

@@ -39,6 +39,7 @@ use rsipstack::transaction::transaction::Transaction;
 use tokio::sync::mpsc;
 
 use super::random;
+use super::refusals::Refusals;
 use super::registrations::Registrars;
 use acl::{Acl, to_tag};
 use client::Caller;
@@ -98,6 +99,8 @@ pub struct Outbound {
     pub to: String,
     /// The calling number or user.
     pub from: String,
+    /// The domain of the caller's URI; our address where absent.
+    pub from_domain: Option<String>,
     /// The caller's display name.
     pub display_name: Option<String>,
     /// Credentials for challenges.
@@ -168,10 +171,11 @@ impl Agent {
         let target = target.map_err(|_| InvalidUri)?;
         let display = outbound.display_name.as_deref();
         let display = display.map(|name| format!("{} ", header::quote(name)));
+        let own = || flow.told.ip().to_canonical_host();
         let from_header = format!(
             "{}<sip:{from}@{}>",
             display.unwrap_or_default(),
-            flow.told.ip().to_canonical_host(),
+            outbound.from_domain.clone().unwrap_or_else(own),
         );
         let to_header = format!("<sip:{to}@{host}>");
         let call_id = format!("{:016x}{:016x}@vivavoce", random::u64(), random::u64());
@@ -199,6 +203,11 @@ impl Agent {
     /// The registrars at which this server is registered: calls are accepted from their addresses.
     pub fn registrars(&self) -> &Registrars {
         &self.transports.acl.registrars
+    }
+
+    /// The inbound calls that were refused.
+    pub fn refused(&self) -> &Refusals {
+        &self.transports.acl.refused
     }
 
     /// Closes all sockets. Calls end without a BYE: hang up before.

@@ -6,7 +6,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdUdpSocket};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::FutureExt as _;
 use rsipstack::EndpointBuilder;
@@ -25,6 +25,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_util::sync::CancellationToken;
 
+use super::super::refusals::Refused;
 use super::acl::{Acl, Verdict, answer, to_tag};
 use super::bounds::fits;
 use super::dialog::PRODUCT;
@@ -541,6 +542,20 @@ impl Transports {
         let now = Instant::now();
         if code >= 300 {
             self.acl.log_refusal(code, from.ip(), now);
+            if request.method == Method::Invite {
+                let reason = match code {
+                    403 => "its source is none of sip.allowed_addresses",
+                    _ => "it was refused before anybody looked at it",
+                };
+                let refused = Refused {
+                    source: from.ip(),
+                    from: "",
+                    to: "",
+                    status: code,
+                    reason,
+                };
+                self.acl.refused.note(refused, SystemTime::now());
+            }
         }
         if protocol == Protocol::Udp && !self.acl.may_answer(from.ip(), now) {
             metrics::sip_refused(SipRefusal::Rate);

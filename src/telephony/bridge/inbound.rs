@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use livekit_protocol::{SipInboundTrunkInfo, SipMediaEncryption};
 use tokio::sync::{mpsc, oneshot};
@@ -16,6 +16,7 @@ use super::super::call::pin::Prompt;
 use super::super::call::task::{CallHandle, Membership, Task};
 use super::super::call::{Call, Limits};
 use super::super::dispatch::{Entered, Facts, Gate, Placement, Route};
+use super::super::refusals::Refused as Refusal;
 use super::{Inner, Slot, call_id, join};
 use vivavoce_auth::{Owner, Principal, Takeover};
 use vivavoce_config::RoomMode;
@@ -110,12 +111,14 @@ async fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
         to: &ends.ours,
         source,
     };
+    let refuse = |invitation: Invitation, status: u16, reason: &str| {
+        inner.refuse(invitation, &facts, (status, reason));
+    };
     let Some((invitation, trunk)) = inner.by_trunk(invitation, &facts) else {
         return;
     };
     let Some(mut slot) = inner.slot() else {
-        tracing::warn!("refused a call: sip.max_calls is reached");
-        return invitation.refuse(503);
+        return refuse(invitation, 503, "sip.max_calls is reached");
     };
     let of_headers = attributes::of_headers(&headers);
     // Decided before anyone hears of the call.
@@ -123,28 +126,21 @@ async fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
     let takeover = owners.map(|owners| owners(&of_headers, &ends.ours));
     match inner.permit(takeover.as_ref().map(|call| &call.owner)) {
         Ok(permit) => slot.permit = Some(permit),
-        Err(refused) => {
-            tracing::warn!(%refused, "refused a call");
-            return invitation.refuse(503);
-        }
+        Err(refused) => return refuse(invitation, 503, &refused.to_string()),
     }
     let (local, peer) = (invitation.local_address().ip(), source);
     let mut media = match inner.media.open(local, peer) {
         Ok(media) => media,
-        Err(error) => {
-            tracing::warn!(%error, "refused a call");
-            return invitation.refuse(503);
-        }
+        Err(error) => return refuse(invitation, 503, &error.to_string()),
     };
     media.await_acknowledgement();
     let answer = match invitation.offer().map(|offer| media.answer(&offer)) {
         None => None,
         Some(Ok(answer)) => Some(answer),
-        Some(Err(error)) => return invitation.refuse(error.status()),
+        Some(Err(error)) => return refuse(invitation, error.status(), &error.to_string()),
     };
     if trunk.as_deref().is_some_and(is_encrypted) && !media.report().encrypted {
-        tracing::warn!("refused a call: its trunk requires encrypted media");
-        return invitation.refuse(488);
+        return refuse(invitation, 488, "its trunk requires encrypted media");
     }
     let arrival = Arrival {
         sip_call_id: call_id(),
@@ -158,10 +154,13 @@ async fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
     };
     let placed = match inner.place_inbound(&arrival).await {
         Some(placement) if inner.is_closed_to(&arrival, &placement).await => {
-            tracing::warn!("refused a call: the room of its dispatch rule is somebody else's");
-            return invitation.refuse(403);
+            let reason = "the room of its dispatch rule is somebody else's";
+            return inner.refuse(invitation, &arrival.facts(), (403, reason));
         }
-        Some(placement) if !slot.enter(&placement.room) => return invitation.refuse(486),
+        Some(placement) if !slot.enter(&placement.room) => {
+            let reason = "sip.max_calls_per_room is reached";
+            return inner.refuse(invitation, &arrival.facts(), (486, reason));
+        }
         placed => placed,
     };
     let limits = Limits {
@@ -297,8 +296,8 @@ impl Inner {
             Gate::Trunk(trunk) => trunk,
             Gate::Refused(trunk, mismatch) => {
                 metrics::sip_refused(SipRefusal::Trunk);
-                tracing::warn!(trunk, %mismatch, "refused a call by its trunk");
-                invitation.refuse(403);
+                let reason = format!("trunk {trunk}: {mismatch}");
+                self.refuse(invitation, facts, (403, &reason));
                 return None;
             }
         };
@@ -321,7 +320,6 @@ impl Inner {
         };
         let (challenger, now) = (&self.settings.challenger, Instant::now());
         let checked = challenger.check(realm, &credentials, &asking, now);
-        let id = &trunk.sip_trunk_id;
         match checked {
             Answer::Right => return Some((invitation, Some(trunk))),
             Answer::Missing | Answer::Stale => {
@@ -329,18 +327,31 @@ impl Inner {
                 let asked = challenger.challenge(realm, &asking, stale, now);
                 invitation.challenge(asked);
             }
-            Answer::Wrong => {
+            Answer::Wrong | Answer::Guessing => {
                 metrics::sip_refused(SipRefusal::Password);
-                tracing::warn!(trunk = id, source = %facts.source, "refused a call: wrong user name or password");
-                invitation.refuse(403);
-            }
-            Answer::Guessing => {
-                metrics::sip_refused(SipRefusal::Password);
-                tracing::warn!(trunk = id, source = %facts.source, "refused a call: too many wrong passwords from this address");
-                invitation.refuse(403);
+                let why = match checked {
+                    Answer::Guessing => "too many wrong passwords from this address",
+                    _ => "wrong user name or password",
+                };
+                let reason = format!("trunk {}: {why}", trunk.sip_trunk_id);
+                self.refuse(invitation, facts, (403, &reason));
             }
         }
         None
+    }
+
+    /// Refuses a call: with a line in the log, and an entry for those who look for it.
+    fn refuse(&self, invitation: Invitation, call: &Facts<'_>, (status, reason): (u16, &str)) {
+        tracing::warn!(status, source = %call.source, reason, "refused a call");
+        let refused = Refusal {
+            source: call.source,
+            from: call.from,
+            to: call.to,
+            status,
+            reason,
+        };
+        self.agent.refused().note(refused, SystemTime::now());
+        invitation.refuse(status);
     }
 
     fn route(&self, arrival: &Arrival, entered: Entered<'_>) -> Route {

@@ -30,7 +30,7 @@ use vivavoce_quotas::{Permit, Quota};
 use vivavoce_seams::rooms::link::{Join, JoinKind, Listen as Hear, RoomLink};
 use vivavoce_seams::rooms::telephone::{
     CallError, CallErrorKind, CallOf, CallReport, HangupCause, Line, NewCall, NewTransfer,
-    NewsSender, PlacedCall, RegistrationReport, TransferTarget,
+    NewsSender, PlacedCall, RefusedCall, RegistrationReport, TransferTarget,
 };
 use vivavoce_takeover::Sockets;
 use vivavoce_telemetry::metrics::{self, SipRefusal};
@@ -103,6 +103,8 @@ pub struct BridgeSettings {
     pub media: MediaSettings,
     /// The trunks and dispatch rules of inbound calls, if there can be any.
     pub trunks: Option<Arc<Trunks>>,
+    /// Whether transfers to international numbers name them by `sip:` and not by `tel:`.
+    pub refers_by_sip: bool,
     /// Accounts that are kept registered elsewhere.
     pub registrations: Vec<Account>,
     /// What callers hear before they are in a room, if there is anything to say it.
@@ -140,6 +142,7 @@ struct Kept {
     most_calls: usize,
     most_calls_per_room: usize,
     max_duration: Duration,
+    refers_by_sip: bool,
     trunks: Option<Arc<Trunks>>,
     prompts: Option<Arc<dyn Prompts>>,
     challenger: Challenger,
@@ -338,6 +341,7 @@ impl Bridge {
                 most_calls: settings.most_calls,
                 most_calls_per_room: settings.most_calls_per_room,
                 max_duration: settings.max_duration,
+                refers_by_sip: settings.refers_by_sip,
                 trunks: settings.trunks,
                 prompts: settings.prompts,
                 challenger: Challenger::new(Instant::now()),
@@ -414,7 +418,11 @@ impl Bridge {
         let handle = self.handle(&transfer.call)?;
         let (done, outcome) = oneshot::channel();
         let request = TransferRequest {
-            refer_to: refer_to(&transfer.to, &handle.hostname),
+            refer_to: refer_to(
+                &transfer.to,
+                &handle.hostname,
+                self.inner.settings.refers_by_sip,
+            ),
             to: transfer.to,
             ringing: transfer.ringing_timeout,
             accepted,
@@ -439,6 +447,11 @@ impl Bridge {
         let handle =
             handle.filter(|handle| handle.is_in(&call.room) && handle.is_called(&call.identity));
         handle.ok_or_else(gone)
+    }
+
+    /// The inbound calls that were refused lately.
+    pub fn refused(&self) -> Vec<RefusedCall> {
+        self.inner.agent.refused().all()
     }
 
     /// The accounts that are kept registered.
@@ -502,13 +515,14 @@ const fn protocol(transport: SipTransport) -> Protocol {
     }
 }
 
-/// The value of `Refer-To`: international numbers belong to the telephone network, all others to the gateway.
-fn refer_to(to: &TransferTarget, host: &str) -> String {
+/// The value of `Refer-To`: international numbers belong to the telephone network, all others to the gateway; with `by_sip` all
+/// do, for telephones that know no `tel:`.
+fn refer_to(to: &TransferTarget, host: &str, by_sip: bool) -> String {
     match to {
         TransferTarget::Uri(uri) => format!("<{uri}>"),
         TransferTarget::Number(number) => {
             let number = number.as_str();
-            if number.starts_with('+') {
+            if number.starts_with('+') && !by_sip {
                 format!("<tel:{number}>")
             } else {
                 format!("<sip:{}@{host}>", header::encode_user(number))
@@ -521,7 +535,19 @@ fn refer_to(to: &TransferTarget, host: &str) -> String {
 mod tests {
     use super::*;
     use vivavoce_auth::TenantId;
+    use vivavoce_core::phone::PhoneNumber;
     use vivavoce_seams::rooms::telephone::Direction;
+
+    #[test]
+    fn a_transfer_names_an_international_number_as_the_settings_say() {
+        let to = |number: &str| TransferTarget::Number(PhoneNumber::parse(number).unwrap());
+        let abroad = to("+4930123456");
+        assert_eq!(refer_to(&abroad, "gw", false), "<tel:+4930123456>");
+        assert_eq!(refer_to(&abroad, "gw", true), "<sip:+4930123456@gw>");
+        assert_eq!(refer_to(&to("101"), "gw", false), "<sip:101@gw>");
+        let uri = TransferTarget::Uri("sips:a@b".to_owned());
+        assert_eq!(refer_to(&uri, "gw", true), "<sips:a@b>");
+    }
 
     #[test]
     fn the_calls_of_one_tenant_forget_no_report_of_another() {

@@ -385,12 +385,13 @@ impl Inner {
             host: trunk.gateway.to_string(),
             to: call.to.as_str().to_owned(),
             from: call.from.as_str().to_owned(),
+            from_domain: trunk.from_domain.clone(),
             display_name: call.display_name.clone(),
             credentials: login.map(|login| Credentials {
                 username: login.username.clone(),
                 password: login.password.expose().to_owned(),
             }),
-            headers: Vec::new(),
+            headers: trunk.headers.clone(),
             private: trunk.private,
         };
         let leg = self.agent.call(reached, outbound, offer);

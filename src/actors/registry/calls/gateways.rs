@@ -1,10 +1,12 @@
 //! The gateways of the settings: `sip.outbound_address`, or the list of `sip.gateways_json`.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
 use vivavoce_config::{Secret, Sip, SipTransport};
 use vivavoce_core::phone::{Gateway, PhoneNumber};
-use vivavoce_seams::rooms::telephone::{Login, Trunk};
+use vivavoce_seams::rooms::telephone::{Login, Trunk, may_send};
 
 /// The most gateways.
 const MAX_GATEWAYS: usize = 100;
@@ -37,6 +39,9 @@ struct Entry {
     #[serde(default)]
     priority: u16,
     weight: Option<u16>,
+    from_domain: Option<String>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
 }
 
 impl Configured {
@@ -64,7 +69,12 @@ impl Gateways {
                 settings.outbound_auth_password.clone(),
             );
             let single = single.map(|gateway| Configured {
-                trunk: trunk(gateway, settings.outbound_transport, login),
+                trunk: trunk(
+                    gateway,
+                    settings.outbound_transport,
+                    login,
+                    (None, Vec::new()),
+                ),
                 prefixes: Vec::new(),
                 priority: 0,
                 weight: 1,
@@ -144,19 +154,26 @@ fn login(username: Option<String>, password: Option<Secret>) -> Option<Login> {
 }
 
 /// What the operator has named may be private.
-const fn trunk(gateway: Gateway, transport: SipTransport, login: Option<Login>) -> Trunk {
+const fn trunk(
+    gateway: Gateway,
+    transport: SipTransport,
+    login: Option<Login>,
+    (from_domain, headers): (Option<String>, Vec<(String, String)>),
+) -> Trunk {
     Trunk {
         gateway,
         transport,
         login,
         private: true,
+        from_domain,
+        headers,
     }
 }
 
 fn read(entry: &serde_json::Value, usual: SipTransport) -> Result<Configured, String> {
     // The error of the parser quotes what may be a secret.
     let entry = Entry::deserialize(entry).map_err(|_| {
-        "must be an object with address, and perhaps transport, username, password, prefixes, priority and weight".to_owned()
+        "must be an object with address, and perhaps transport, username, password, prefixes, priority, weight, from_domain and headers".to_owned()
     })?;
     let gateway = Gateway::parse(&entry.address)
         .ok_or_else(|| "address: must look like host or host:port".to_owned())?;
@@ -182,9 +199,24 @@ fn read(entry: &serde_json::Value, usual: SipTransport) -> Result<Configured, St
             "prefixes: must be at most {MAX_PREFIXES}, of digits with or without a + before them"
         ));
     }
+    let is_host = |text: &String| {
+        !text.is_empty()
+            && text
+                .bytes()
+                .all(|c| c.is_ascii_alphanumeric() || b".-_:[]".contains(&c))
+    };
+    if !entry.from_domain.as_ref().is_none_or(is_host) {
+        return Err("from_domain: must be the host of a SIP URI".to_owned());
+    }
+    let fits =
+        |(name, value): (&String, &String)| may_send(name) && !value.contains(char::is_control);
+    if !entry.headers.iter().all(fits) {
+        return Err("headers: names must begin with X-, or tell who calls and why (P-Asserted-Identity, Privacy, …)".to_owned());
+    }
+    let headers = entry.headers.into_iter().collect();
     let login = login(entry.username, entry.password.map(Secret::new));
     Ok(Configured {
-        trunk: trunk(gateway, transport, login),
+        trunk: trunk(gateway, transport, login, (entry.from_domain, headers)),
         prefixes: entry.prefixes,
         priority: entry.priority,
         weight: entry.weight.unwrap_or(1),
@@ -264,6 +296,11 @@ mod tests {
             ),
             (r#"[{"address": "a", "weight": 0}]"#, "weight"),
             (r#"[{"address": "a", "prefixes": ["+4x"]}]"#, "prefixes"),
+            (r#"[{"address": "a", "from_domain": "a>b"}]"#, "from_domain"),
+            (
+                r#"[{"address": "a", "headers": {"Via": "s3cret"}}]"#,
+                "headers",
+            ),
             (
                 r#"[{"address": "a", "token": "s3cret"}]"#,
                 "must be an object",

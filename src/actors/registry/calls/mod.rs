@@ -31,7 +31,7 @@ use vivavoce_hooks::announcement::is_by_carrier;
 use vivavoce_quotas::{Party, Quota, Refused};
 use vivavoce_seams::rooms::telephone::{
     CallError, CallErrorKind, CallOf, HangupCause, Line, Login, NewCall, NewTransfer, PlacedCall,
-    RegistrationReport, Telephone, TransferTarget, Trunk,
+    RefusedCall, RegistrationReport, Telephone, TransferTarget, Trunk,
 };
 use vivavoce_webhooks::{Event, EventKind, TransferOutcome, Webhooks};
 
@@ -161,6 +161,13 @@ pub struct ListCalls {
     pub access: Access,
 }
 
+/// The inbound calls that were refused lately; only the operator sees them.
+#[derive(Debug, Message)]
+#[rtype(result = "Vec<RefusedCall>")]
+pub struct ListRefused {
+    pub access: Access,
+}
+
 /// The accounts at PBXs and carriers that this server keeps registered; only the operator sees them.
 #[derive(Debug, Message)]
 #[rtype(result = "Vec<RegistrationReport>")]
@@ -218,6 +225,8 @@ impl CallRules {
             transport: configured.map_or(self.transport, |trunk| trunk.transport),
             login: own.login.or(servers),
             private: configured.is_some() || self.allow_private,
+            from_domain: configured.and_then(|trunk| trunk.from_domain.clone()),
+            headers: configured.map_or_else(Vec::new, |trunk| trunk.headers.clone()),
         };
         Ok((trunk, Vec::new()))
     }
@@ -514,6 +523,28 @@ impl Handler<ListCalls> for CallRegistry {
     }
 }
 
+impl CallRegistry {
+    /// The telephone, for the operator.
+    fn operators(&self, access: &Access) -> Option<Arc<dyn Telephone>> {
+        let calls = self.0.as_ref();
+        let calls = calls.filter(|_| access.tenant().is_none() && !access.is_public());
+        calls.and_then(|calls| calls.rooms.provider.telephone())
+    }
+}
+
+impl Handler<ListRefused> for CallRegistry {
+    type Result = MessageResult<ListRefused>;
+
+    fn handle(
+        &mut self,
+        ListRefused { access }: ListRefused,
+        _: &mut Context<Self>,
+    ) -> Self::Result {
+        let telephone = self.operators(&access);
+        MessageResult(telephone.map_or_else(Vec::new, |telephone| telephone.refused()))
+    }
+}
+
 impl Handler<ListRegistrations> for CallRegistry {
     type Result = MessageResult<ListRegistrations>;
 
@@ -522,9 +553,7 @@ impl Handler<ListRegistrations> for CallRegistry {
         ListRegistrations { access }: ListRegistrations,
         _: &mut Context<Self>,
     ) -> Self::Result {
-        let calls = self.0.as_ref();
-        let calls = calls.filter(|_| access.tenant().is_none() && !access.is_public());
-        let telephone = calls.and_then(|calls| calls.rooms.provider.telephone());
+        let telephone = self.operators(&access);
         MessageResult(telephone.map_or_else(Vec::new, |telephone| telephone.registrations()))
     }
 }

@@ -40,6 +40,8 @@ pub enum ClientMessage {
     LoadingStart,
     /// Stops it.
     LoadingStop,
+    /// Records silence from now on, or sound again.
+    PauseRecording(bool),
     /// Relays a message into the room.
     SendMessage(SendMessage),
     /// Moves the telephone call, ends it, or presses keys on it.
@@ -187,6 +189,16 @@ impl WireFunctionResult {
 #[schemars(rename = "Loading")]
 struct WireLoading {}
 
+/// Records silence from now on, and no transcript, until `resume_recording`: for what nobody may keep.
+#[derive(JsonSchema)]
+#[schemars(rename = "PauseRecording")]
+struct WirePauseRecording {}
+
+/// Records sound again.
+#[derive(JsonSchema)]
+#[schemars(rename = "ResumeRecording")]
+struct WireResumeRecording {}
+
 /// The speaker has finished: the turn ends once what was said before is text.
 #[derive(JsonSchema)]
 #[schemars(rename = "EndTurn")]
@@ -216,7 +228,7 @@ impl MessageKind {
 }
 
 /// What a client may send.
-pub const CLIENT_MESSAGES: [MessageKind; 14] = [
+pub const CLIENT_MESSAGES: [MessageKind; 16] = [
     MessageKind::new::<WireConfig>("config", |text| {
         let config = json::parse::<WireConfig>(text)?.check()?;
         Ok(ClientMessage::Config(Box::new(config)))
@@ -247,6 +259,12 @@ pub const CLIENT_MESSAGES: [MessageKind; 14] = [
     }),
     MessageKind::new::<WireLoading>("loading_start", |_| Ok(ClientMessage::LoadingStart)),
     MessageKind::new::<WireLoading>("loading_stop", |_| Ok(ClientMessage::LoadingStop)),
+    MessageKind::new::<WirePauseRecording>("pause_recording", |_| {
+        Ok(ClientMessage::PauseRecording(true))
+    }),
+    MessageKind::new::<WireResumeRecording>("resume_recording", |_| {
+        Ok(ClientMessage::PauseRecording(false))
+    }),
     MessageKind::new::<WireSendMessage>("send_message", |text| {
         let message = json::parse::<WireSendMessage>(text)?.check()?;
         Ok(ClientMessage::SendMessage(message))
@@ -298,6 +316,8 @@ impl ClientMessage {
             Self::FunctionResult(_) => ("function_result", None),
             Self::LoadingStart => ("loading_start", None),
             Self::LoadingStop => ("loading_stop", None),
+            Self::PauseRecording(true) => ("pause_recording", None),
+            Self::PauseRecording(false) => ("resume_recording", None),
             Self::SendMessage(_) => ("send_message", None),
             Self::Call(command) => (command.name(), None),
         };

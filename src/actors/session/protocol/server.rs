@@ -192,7 +192,7 @@ pub enum ServerMessage {
     },
     /// To an agent that the server has dialled, first of all: the call that it is for.
     Call {
-        /// The room of the call; `config` need not name it. Null for a call by a carrier's socket, which is in none.
+        /// The room of the call; `config` need not name it. Null for a call by a carrier's socket that is in no room.
         room_name: Option<String>,
         /// The caller in the room.
         participant_identity: String,
@@ -207,6 +207,14 @@ pub enum ServerMessage {
         /// The carrier, where the call came by a carrier's socket.
         #[serde(skip_serializing_if = "Option::is_none")]
         carrier: Option<CarrierOfCall>,
+    },
+    /// The recording was paused, or goes on.
+    RecordingState {
+        /// Whether sound is recorded, or silence.
+        #[schemars(extend("enum" = ["recording", "paused"]))]
+        state: &'static str,
+        /// How much of it there is by then, in milliseconds.
+        position_ms: u64,
     },
     /// The server is going to stop.
     Draining {

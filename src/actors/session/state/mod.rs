@@ -144,6 +144,8 @@ pub enum Effect {
     SetClip(Option<Clip>),
     /// Start or stop the loading sound.
     Load(bool),
+    /// Record silence, or sound again.
+    PauseRecording(bool),
     SendToRoom(SendMessage),
     Call(CallCommand),
     /// Apply what may change of the room's config.
@@ -281,6 +283,7 @@ impl Session {
         let (has_room, has_clip) = (in_force.room.is_some(), in_force.clip.is_some());
         let speaks = in_force.params.tts.is_some();
         let is_led = in_force.params.agent.is_some();
+        let records = in_force.params.records();
         let refused = |code, problem| Err(Refusal::new(code, problem));
         match message {
             ClientMessage::SendMessage(_) | ClientMessage::Call(_) if !has_room => {
@@ -294,6 +297,11 @@ impl Session {
             ClientMessage::FunctionResult(result) => Ok(Effect::FunctionResult(result)),
             ClientMessage::SendMessage(message) => Ok(Effect::SendToRoom(message)),
             ClientMessage::Call(command) => Ok(Effect::Call(command)),
+            ClientMessage::PauseRecording(_) if !records => refused(
+                ErrorCode::RecordingUnavailable,
+                "this session records nothing itself: it needs recording in config",
+            ),
+            ClientMessage::PauseRecording(paused) => Ok(Effect::PauseRecording(paused)),
             _ if !speaks => refused(ErrorCode::AudioDisabled, AUDIO_DISABLED),
             ClientMessage::Speak(_) if self.synthesiser.has_failed() => {
                 refused(ErrorCode::TtsFailed, synthesiser::GIVEN_UP)

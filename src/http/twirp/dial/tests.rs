@@ -62,9 +62,10 @@ fn what_a_call_cannot_be_is_refused_by_its_field() {
             "media.media_timeout",
         ),
         (
-            json!({"trunk": {"hostname": "a", "fromHost": "b"}}),
+            json!({"trunk": {"hostname": "a", "fromHost": "b>c"}}),
             "trunk.from_host",
         ),
+        (json!({"headers": {"Via": "b"}}), "headers"),
         (
             json!({"trunk": {"hostname": "a", "headersToAttributes": {"X-A": "b"}}}),
             "trunk.headers_to_attributes",
@@ -81,7 +82,7 @@ fn what_a_call_cannot_be_is_refused_by_its_field() {
         assert_eq!(refused(&more, &nothing), field);
     }
     for (trunk, field) in [
-        (json!({"headers": {"X-A": "b"}}), "trunk.headers"),
+        (json!({"headers": {"Contact": "b"}}), "trunk.headers"),
         (
             json!({"headersToAttributes": {"X-A": "b"}}),
             "trunk.headers_to_attributes",
@@ -94,7 +95,7 @@ fn what_a_call_cannot_be_is_refused_by_its_field() {
             json!({"includeHeaders": "SIP_ALL_HEADERS"}),
             "trunk.include_headers",
         ),
-        (json!({"fromHost": "b"}), "trunk.from_host"),
+        (json!({"fromHost": "b c"}), "trunk.from_host"),
         (
             json!({"destinationCountry": "IN"}),
             "trunk.destination_country",

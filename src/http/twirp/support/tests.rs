@@ -231,8 +231,8 @@ fn what_would_not_happen_is_refused_by_its_field() {
         (
             sip,
             "CreateSIPOutboundTrunk",
-            json!({"trunk": {"headers": {"a": "b"}}}),
-            "trunk.headers",
+            json!({"trunk": {"attributesToHeaders": {"a": "b"}}}),
+            "trunk.attributes_to_headers",
         ),
         (
             sip,

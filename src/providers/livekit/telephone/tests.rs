@@ -205,6 +205,8 @@ fn call(address: &str, password: &str) -> NewCall {
                 password: Secret::new(password),
             }),
             private: true,
+            from_domain: None,
+            headers: Vec::new(),
         },
         alternatives: Vec::new(),
         attributes: Vec::new(),

@@ -46,6 +46,7 @@ pub fn inline(trunk: &Trunk) -> SipOutboundConfig {
         transport: wire(trunk.transport) as i32,
         auth_username,
         auth_password,
+        from_host: trunk.from_domain.clone().unwrap_or_default(),
         ..SipOutboundConfig::default()
     }
 }
@@ -214,6 +215,8 @@ mod tests {
                 password: Secret::new(password),
             }),
             private: false,
+            from_domain: None,
+            headers: Vec::new(),
         }
     }
 

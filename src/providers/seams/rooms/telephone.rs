@@ -70,10 +70,34 @@ pub trait Telephone: Send + Sync {
     /// The calls that there are, and those that ended in the last minute; empty where somebody else carries them.
     fn calls(&self) -> Vec<CallReport>;
 
+    /// The inbound calls that were refused lately, the newest last.
+    fn refused(&self) -> Vec<RefusedCall> {
+        Vec::new()
+    }
+
     /// The accounts at PBXs and carriers that are kept registered.
     fn registrations(&self) -> Vec<RegistrationReport> {
         Vec::new()
     }
+}
+
+/// An inbound call that was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedCall {
+    /// When, for the last time.
+    pub at: SystemTime,
+    /// The address that it came from.
+    pub source: String,
+    /// The calling number; empty where it was refused before anybody looked.
+    pub from: String,
+    /// The called number; empty likewise.
+    pub to: String,
+    /// The SIP status that it got.
+    pub status: u16,
+    /// Why, for people.
+    pub reason: String,
+    /// How often.
+    pub times: u64,
 }
 
 /// An account at a PBX or carrier.
@@ -169,6 +193,34 @@ pub struct Trunk {
     pub login: Option<Login>,
     /// Whether a loopback, link-local or private address is meant.
     pub private: bool,
+    /// The domain of `From`; the server's own address where absent.
+    pub from_domain: Option<String>,
+    /// Headers of its INVITEs, whose names [`may_send`] has allowed.
+    pub headers: Vec<(String, String)>,
+}
+
+/// Headers that an INVITE may have beside those that begin with `X-`: what tells who calls, why, and how it is to ring.
+const SENT: [&str; 12] = [
+    "alert-info",
+    "call-info",
+    "diversion",
+    "history-info",
+    "p-asserted-identity",
+    "p-charging-vector",
+    "p-preferred-identity",
+    "priority",
+    "privacy",
+    "remote-party-id",
+    "subject",
+    "user-to-user",
+];
+
+/// Whether a request may have its INVITE carry this header: none that steers the call itself.
+pub fn may_send(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let is_token = |sign: u8| sign.is_ascii_alphanumeric() || b"-_.".contains(&sign);
+    let is_known = SENT.contains(&&*name) || name.len() > 2 && name.starts_with("x-");
+    is_known && name.bytes().all(is_token)
 }
 
 /// A name and its password.
