@@ -60,8 +60,7 @@ echo /etc/vivavoce/vivavoce.yaml >"$tree/DEBIAN/conffiles"
 
 # Two units of one file: a plain service, and a template whose instances replace each other.
 put 644 "$here/../systemd/vivavoce.service" usr/lib/systemd/system/vivavoce.service
-sed -e 's|^Description=.*|& (%i)|' -e 's|^ExecStart=.*|& --takeover|' -e '/^# Vivavoce as/,/^\[Unit\]/{/^#/d}' \
-    "$here/../systemd/vivavoce.service" >"$work/vivavoce@.service"
+"$here/../systemd/template.sh" >"$work/vivavoce@.service"
 put 644 "$work/vivavoce@.service" usr/lib/systemd/system/vivavoce@.service
 
 sed -e "s/@VERSION@/$version/" -e "s/@DATE@/$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%d)/" "$here/vivavoce.1" >"$work/vivavoce.1"
