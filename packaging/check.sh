@@ -28,7 +28,7 @@ install_tools() {
     fi
     # Of Prometheus only promtool, and no service that starts.
     if ! command -v promtool >/dev/null; then
-        (cd "$tools" && apt-get download -qq prometheus && dpkg -x prometheus_*.deb prometheus && rm prometheus_*.deb)
+        (cd "$tools" && { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } 2>/dev/null && dpkg -x prometheus_*.deb prometheus && rm prometheus_*.deb)
         mkdir -p "$tools/bin"
         cp "$tools/prometheus/usr/bin/promtool" "$tools/bin"
         rm -r "$tools/prometheus"
@@ -40,6 +40,8 @@ install_tools() {
 
 if [ "${1-}" = "--install" ]; then
     install_tools
+    # The shell remembers where it found python3 before.
+    hash -r
 fi
 
 began=$(date +%s)
