@@ -127,6 +127,15 @@ ROWS = [
                 ],
             ),
             ("Signalling refused", "ops", "By cause", [(rate("sip_refused", "cause"), "{{cause}}")]),
+            (
+                "Registrations",
+                "short",
+                "Accounts at PBXs and carriers, and how many of them are registered",
+                [
+                    (f"vivavoce_sip_registration_accounts{HERE}", "{{instance}} accounts"),
+                    (f"vivavoce_sip_registrations{HERE}", "{{instance}} registered"),
+                ],
+            ),
         ],
     ),
     (
