@@ -15,6 +15,7 @@ fn help_has_examples_for_every_subcommand() {
         &["bench", "--help"],
         &["bench", "sessions", "--help"],
         &["recordings", "--help"],
+        &["health", "--help"],
     ] {
         let output = vivavoce(arguments);
         assert!(output.status.success());

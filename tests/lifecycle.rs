@@ -34,6 +34,23 @@ async fn health_is_public_and_short() {
 }
 
 #[test]
+fn health_asks_the_server_of_the_same_settings() {
+    let server = Server::start();
+    let port = server.url.rsplit(':').next().unwrap();
+    let listens_everywhere = ["--set", "server.host=0.0.0.0"];
+    let at = format!("server.port={port}");
+    for ready in [&[][..], &["--ready"]] {
+        let arguments = [&["health", "--set", &at][..], &listens_everywhere, ready].concat();
+        let output = vivavoce(arguments);
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+    drop(server);
+    let output = vivavoce(["health", "--set", &at]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("no server at 127.0.0.1"));
+}
+
+#[test]
 fn sigterm_ends_an_idle_server_with_status_nought() {
     let mut server = Server::start();
     server.terminate();

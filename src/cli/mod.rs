@@ -5,6 +5,7 @@ mod bench;
 mod check;
 #[cfg(feature = "development")]
 mod emulate;
+mod health;
 mod models;
 mod openapi;
 mod print_config;
@@ -64,6 +65,8 @@ enum Command {
     Serve(serve::Arguments),
     /// Check the settings and look for the local engines
     Check,
+    /// Ask the server that runs with these settings how it is
+    Health(health::Arguments),
     /// Show every setting with its value and source
     PrintConfig,
     /// List the available voices
@@ -161,6 +164,7 @@ fn dispatch(config: &ConfigArgs, command: Command) -> Result<(), Failure> {
     match command {
         Command::Serve(arguments) => serve::run(config, &arguments),
         Command::Check => check::run(&load(config, &[])?),
+        Command::Health(arguments) => health::run(&load(config, &[])?, &arguments),
         Command::PrintConfig => {
             print_config::run(&load(config, &[])?);
             Ok(())

@@ -830,7 +830,37 @@ impl Metrics {
         metrics.register_webhooks();
         metrics.register_http();
         metrics.calls.register(&mut metrics.registry);
+        metrics.begin_at_zero();
         metrics
+    }
+
+    /// Has the page show events that alerts wait for before the first of them: Prometheus sees a counter rise only if it knew
+    /// it before.
+    fn begin_at_zero(&self) {
+        for cause in [
+            DropCause::Configuring,
+            DropCause::Replay,
+            DropCause::Decoding,
+            DropCause::Recording,
+        ] {
+            let counter = self.audio_dropped.get_or_create(&Cause { cause });
+            counter.inc_by(0.0);
+        }
+        for cause in [WebhookLoss::Spool, WebhookLoss::Receiver] {
+            self.webhooks_lost.get_or_create(&Loss { cause }).inc_by(0);
+        }
+        for outcome in [
+            AgentJobEnd::Succeeded,
+            AgentJobEnd::Failed,
+            AgentJobEnd::NotTaken,
+        ] {
+            let label = AgentJobLabel { outcome };
+            self.agent_jobs_ended.get_or_create(&label).inc_by(0);
+        }
+        for outcome in [AgentDial::Taken, AgentDial::Failed, AgentDial::Unanswered] {
+            let label = Dialling { outcome };
+            self.agent_dials.get_or_create(&label).inc_by(0);
+        }
     }
 
     /// Registers the metrics; the library adds the prefix, the unit and `_total`.
@@ -1288,6 +1318,20 @@ mod tests {
         let page = metrics.page().unwrap();
         assert_eq!(value(&page, "vivavoce_sessions_opened_total"), "1");
         assert_eq!(value(&page, "vivavoce_sessions_closed_total"), "1");
+    }
+
+    #[test]
+    fn what_alerts_wait_for_is_on_the_page_before_it_happens() {
+        let page = Metrics::new().page().unwrap();
+        for sample in [
+            "vivavoce_audio_dropped_seconds_total{cause=\"recording\"}",
+            "vivavoce_webhooks_lost_total{cause=\"spool\"}",
+            "vivavoce_webhooks_lost_total{cause=\"receiver\"}",
+            "vivavoce_agent_jobs_ended_total{outcome=\"not_taken\"}",
+            "vivavoce_agent_dials_total{outcome=\"unanswered\"}",
+        ] {
+            assert_eq!(value(&page, sample).parse(), Ok(0.0), "{sample}");
+        }
     }
 
     #[test]
