@@ -51,7 +51,8 @@ fn socket_messages() -> Option<Vec<String>> {
                 "config" => "one at a time, later commands are queued; loading sound 1.92 MB, 10 s; `limits.unconfigured_sockets` before, `limits.sessions` and quotas after",
                 "update_config" => "one at a time; quotas of syntheses and recognisers",
                 "speak" => "queue of 64 utterances and 64 KiB of text; a document of SSML 64 KiB, 4000 tags and texts, 32 deep, no entities",
-                "clear" | "end_turn" | "loading_start" | "loading_stop" => "updates existing state",
+                "clear" | "end_turn" | "loading_start" | "loading_stop" | "pause_recording"
+                | "resume_recording" => "updates existing state",
                 "respond" => "one answer at a time; 256 KiB of text and 32 calls of 64 KiB each",
                 "function_result" => "256 KiB, for a call that waits; the newest 512 KiB of a conversation are told",
                 "resume" => "the first message of a socket; the session's own limits; 200 events (256 KiB) and 10 s of sound (512 KiB) kept per session",

@@ -64,8 +64,8 @@ use settings::{Check, Reader};
 use value::SettingValue;
 pub use value::{
     ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, MediaEncryption, Networks,
-    OptionalPort, Percent, PortRange, RecordingBackend, RecordingLayout, ReferScheme, RoomMode, RtcMode, Secret,
-    SipTransport, SocketAuth, VendorUrl,
+    OptionalPort, Percent, PortRange, RecordingBackend, RecordingLayout, ReferScheme, RoomMode,
+    RtcMode, Secret, SipTransport, SocketAuth, VendorUrl,
 };
 
 /// Parses a settings file, for the fuzz target `settings_file`.

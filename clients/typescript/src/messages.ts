@@ -37,7 +37,7 @@ export interface CallMessage {
   headers: Record<string, string>;
   /** The caller in the room. */
   participant_identity: string;
-  /** The room of the call; `config` need not name it. Null for a call by a carrier's socket, which is in none. */
+  /** The room of the call; `config` need not name it. Null for a call by a carrier's socket that is in no room. */
   room_name: string | null;
   /** The id of the session, unless `config` chooses one. */
   stream_id: string;
@@ -77,6 +77,8 @@ export type ClientMessage =
   | FunctionResultMessage
   | LoadingStartMessage
   | LoadingStopMessage
+  | PauseRecordingMessage
+  | ResumeRecordingMessage
   | SendMessageMessage
   | SipTransferMessage
   | HangupMessage
@@ -295,6 +297,11 @@ export interface ParticipantDisconnectedMessage {
   seq?: number;
 }
 
+/** Records silence from now on, and no transcript, until `resume_recording`: for what nobody may keep. */
+export interface PauseRecordingMessage {
+  type: "pause_recording";
+}
+
 /** A pronunciation override, as it is on the wire. */
 export interface Pronunciation {
   /** The replacement, at most 1000 bytes. */
@@ -338,6 +345,17 @@ export interface ReadyMessage {
   service_participant_identity?: string;
   /** What it is called there. */
   service_participant_name?: string;
+}
+
+/** The recording was paused, or goes on. */
+export interface RecordingStateMessage {
+  type: "recording_state";
+  /** How much of it there is by then, in milliseconds. */
+  position_ms: number;
+  /** Whether sound is recorded, or silence. */
+  state: "recording" | "paused";
+  /** The number of the event, where config said resume. */
+  seq?: number;
 }
 
 /** Has the language model of `agent` answer now, whatever was said. */
@@ -402,6 +420,11 @@ export interface ResumeMessage {
   token: string;
   /** Bytes of sound that came, over all sockets of the session; what the last socket took when absent. */
   received_bytes?: number | null;
+}
+
+/** Records sound again. */
+export interface ResumeRecordingMessage {
+  type: "resume_recording";
 }
 
 /** How the participants of a room are heard. */
@@ -522,6 +545,7 @@ export type ServerMessage =
   | FunctionCallMessage
   | ResponseDoneMessage
   | CallMessage
+  | RecordingStateMessage
   | DrainingMessage
   | WarningMessage
   | ErrorMessage;

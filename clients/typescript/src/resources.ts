@@ -164,7 +164,11 @@ export interface SessionList {
   agent_workers: (Record<string, unknown>)[];
   /** Telephone calls, including those that ended in the last minute. */
   calls: CallInfo[];
+  /** Inbound calls that were refused lately, the newest last; only the operator sees them. */
+  refused_calls: (Record<string, unknown>)[];
   sessions: SessionInfo[];
+  /** Accounts at PBXs and carriers that the server keeps registered; only the operator sees them. */
+  sip_registrations: (Record<string, unknown>)[];
 }
 
 /** Response of `POST /rtc/token`. */

@@ -48,6 +48,7 @@ fn outbound(protocol: Protocol, remote: SocketAddr, password: &str) -> Outbound 
         host: remote.to_string(),
         to: "+14155550100".to_owned(),
         from: "#31#1000".to_owned(),
+        from_domain: None,
         display_name: Some("A \"B\"".to_owned()),
         credentials: Some(Credentials {
             username: "user".to_owned(),

@@ -136,6 +136,11 @@ class Callbacks:
 
     @overload
     def on(
+        self, type: Literal["recording_state"], callback: Callable[[messages.RecordingStateMessage], object]
+    ) -> Remove: ...
+
+    @overload
+    def on(
         self, type: Literal["draining"], callback: Callable[[messages.DrainingMessage], object]
     ) -> Remove: ...
 

@@ -102,6 +102,8 @@ ClientMessage: TypeAlias = Union[
     "FunctionResultMessage",
     "LoadingStartMessage",
     "LoadingStopMessage",
+    "PauseRecordingMessage",
+    "ResumeRecordingMessage",
     "SendMessageMessage",
     "SipTransferMessage",
     "HangupMessage",
@@ -397,6 +399,12 @@ class ParticipantDisconnectedMessage(TypedDict):
     """The number of the event, where config said resume."""
 
 
+class PauseRecordingMessage(TypedDict):
+    """Records silence from now on, and no transcript, until `resume_recording`: for what nobody may keep."""
+
+    type: Literal["pause_recording"]
+
+
 class Pronunciation(TypedDict):
     """A pronunciation override, as it is on the wire."""
 
@@ -456,6 +464,21 @@ class ReadyMessage(TypedDict):
 
     service_participant_name: NotRequired[str]
     """What it is called there."""
+
+
+class RecordingStateMessage(TypedDict):
+    """The recording was paused, or goes on."""
+
+    type: Literal["recording_state"]
+
+    position_ms: int
+    """How much of it there is by then, in milliseconds."""
+
+    state: Literal["recording", "paused"]
+    """Whether sound is recorded, or silence."""
+
+    seq: NotRequired[int]
+    """The number of the event, where config said resume."""
 
 
 class RespondMessage(TypedDict):
@@ -542,6 +565,12 @@ class ResumeMessage(TypedDict):
 
     received_bytes: NotRequired[int | None]
     """Bytes of sound that came, over all sockets of the session; what the last socket took when absent."""
+
+
+class ResumeRecordingMessage(TypedDict):
+    """Records sound again."""
+
+    type: Literal["resume_recording"]
 
 
 RoomHearing: TypeAlias = Literal["mixed", "per_participant"]
@@ -697,6 +726,7 @@ ServerMessage: TypeAlias = Union[
     "FunctionCallMessage",
     "ResponseDoneMessage",
     "CallMessage",
+    "RecordingStateMessage",
     "DrainingMessage",
     "WarningMessage",
     "ErrorMessage",

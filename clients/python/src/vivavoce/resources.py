@@ -248,7 +248,13 @@ class SessionList(TypedDict):
     calls: list[CallInfo]
     """Telephone calls, including those that ended in the last minute."""
 
+    refused_calls: list[dict[str, object]]
+    """Inbound calls that were refused lately, the newest last; only the operator sees them."""
+
     sessions: list[SessionInfo]
+
+    sip_registrations: list[dict[str, object]]
+    """Accounts at PBXs and carriers that the server keeps registered; only the operator sees them."""
 
 
 class RoomToken(TypedDict):

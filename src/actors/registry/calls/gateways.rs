@@ -154,7 +154,7 @@ fn login(username: Option<String>, password: Option<Secret>) -> Option<Login> {
 }
 
 /// What the operator has named may be private.
-const fn trunk(
+fn trunk(
     gateway: Gateway,
     transport: SipTransport,
     login: Option<Login>,

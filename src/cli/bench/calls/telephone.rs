@@ -145,6 +145,7 @@ impl Line {
             host,
             to: number.to_owned(),
             from: own.to_owned(),
+            from_domain: None,
             display_name: None,
             credentials: None,
             headers: Vec::new(),

@@ -37,7 +37,7 @@ fn refused(more: &Value, trunk: &Value) -> String {
 fn what_a_call_cannot_be_is_refused_by_its_field() {
     let nothing = json!({});
     for (more, field) in [
-        (json!({"headers": {"X-A": "b"}}), "headers"),
+        (json!({"headers": {"X-A": "b\r\nVia: c"}}), "headers"),
         (
             json!({"includeHeaders": "SIP_ALL_HEADERS"}),
             "include_headers",
