@@ -33,32 +33,34 @@ const COMPLAINTS: [&str; 3] = [
 
 #[actix_web::test]
 async fn what_is_said_to_the_console_is_on_the_page_and_what_it_says_is_understood() {
-    let server = Server::start();
-    let said = format!("{} {}", SENTENCES[1], SENTENCES[3]);
-    let browser = Chromium::hearing(&server, &said).await;
+    // So long without a pause that a recogniser which hears twice before it says what it hears so far has the time on a busy
+    // machine, too.
+    let server = Server::start_with(&[("LOCAL_STT_PRELOAD", "true")]);
+    let said = "Please call me back on Monday morning because the weather is very nice in the summer and we would like to go to \
+                the beach with all of our friends before the end of the week.";
+    let browser = Chromium::hearing(&server, said).await;
     let mut page = browser.open(&format!("{}/console", server.url)).await;
     page.until("settings.voice.options.length > 50").await;
     page.connect().await;
 
-    // Each partial transcript is there until the next one, which on a busy machine is not as long as between two looks.
+    // Each partial transcript is there until the next one, which on a busy machine is not as long as between two looks. How many
+    // words the first one has is up to the recogniser, which hears less often there.
     page.evaluate(
         "window.partials = []; new MutationObserver(() => partials.push($('interim').textContent))\
          .observe($('interim'), {childList: true, characterData: true, subtree: true})",
     )
     .await;
     page.click("#mic").await;
-    let partial = page
-        .until("partials.find((text) => text.trim().split(/\\s+/).length > 1)")
-        .await;
+    let partial = page.until("partials.find((text) => text.trim())").await;
     let partial = partial.as_str().unwrap();
     assert!(
-        words_in_order(&words(&said), &words(partial)) >= 1,
+        words_in_order(&words(said), &words(partial)) >= 1,
         "the partial transcript is {partial:?}"
     );
     page.until("document.querySelector('#turns .turn small')")
         .await;
     let heard = page.text("#turns .turn").await;
-    assert!(share_of_words(&said, &heard) >= 0.8, "heard {heard:?}");
+    assert!(share_of_words(said, &heard) >= 0.8, "heard {heard:?}");
     // The microphone, the speech and the end of its turn.
     for colour in ["in", "good", "bad"] {
         page.until_drawn(colour).await;

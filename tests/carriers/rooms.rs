@@ -103,7 +103,8 @@ async fn converse(server: &Server, caller: Caller, mut answered: Answered) {
             .await;
         eventually("no keys", || caller.noted(|noted| noted.keys == "12#")).await;
     }
-    answered.speak("a", "201 202 203 204 205").await;
+    // On a busy machine the first word is over before the telephone's side has evened out the track that has just begun.
+    answered.speak("a", "200 201 202 203 204 205").await;
     assert_eq!(answered.next("tts_playback_complete").await["id"], "a");
     plays(&caller, &[201, 202, 203, 204, 205]).await;
     answered

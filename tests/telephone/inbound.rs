@@ -89,6 +89,23 @@ async fn a_caller_hangs_up() {
 }
 
 #[tokio::test]
+async fn a_call_whose_change_is_never_acknowledged_ends() {
+    let exchange = Exchange::start();
+    let scenario = Scenario::is_answered("")
+        .pause(300)
+        .offer("sendrecv")
+        .response(200)
+        .ended();
+    let mut telephone = Sipp::call(&scenario, CALLED, &exchange.address());
+    active(&exchange).await;
+    // The answer is sent again for 32 s.
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    active(&exchange).await;
+    assert_eq!(over(&exchange).await, "unreachable");
+    telephone.passed().await;
+}
+
+#[tokio::test]
 async fn the_room_of_a_caller_gets_the_agent_of_a_worker() {
     let keys = [("RTC_API_KEY", KEY), ("RTC_API_SECRET", SECRET)];
     let exchange = Exchange::with(&keys);
@@ -218,7 +235,7 @@ async fn a_caller_may_not_move_its_call_by_itself() {
     let exchange = Exchange::start();
     let scenario = Scenario::is_answered("")
         .request_with("REFER", "Refer-To: <sip:+14155550111@127.0.0.1:9>\n", "")
-        .response(603)
+        .response(405)
         .ends();
     Sipp::call(&scenario, CALLED, &exchange.address())
         .passed()

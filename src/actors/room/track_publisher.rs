@@ -48,6 +48,8 @@ struct Frames {
     /// RTP timestamp of the next frame, and when it is due if there is no silence in between.
     timestamp: u32,
     due: Option<Instant>,
+    /// Whether the next frame is the first one after silence.
+    marker: bool,
 }
 
 impl TrackPublisher {
@@ -64,6 +66,7 @@ impl TrackPublisher {
             packet: vec![0; MAX_FRAME_PACKET],
             timestamp: fastrand::u32(..),
             due: None,
+            marker: true,
         };
         Ok(Self(Rc::new(Inner {
             publish,
@@ -120,6 +123,18 @@ impl TrackPublisher {
         self.0.publish.push(frame);
         Ok(())
     }
+
+    /// Sends the next 20 ms of a stream that keeps its own time: however late this is called, they follow the 20 ms before.
+    pub fn send_next(&self, samples: &[i16]) -> Result<(), OpusError> {
+        let frame = self.0.frames.borrow_mut().encode(samples)?;
+        self.0.publish.push(frame);
+        Ok(())
+    }
+
+    /// The next 20 ms of such a stream are silence, of which nothing is sent.
+    pub fn send_nothing(&self) {
+        self.0.frames.borrow_mut().pause();
+    }
 }
 
 impl Frames {
@@ -133,18 +148,31 @@ impl Frames {
             (due, Duration::ZERO)
         };
         self.timestamp = self.timestamp.wrapping_add(clock(skipped));
+        self.marker |= marker;
+        let frame = self.encode(samples)?;
+        self.due = Some(due + FRAME);
+        Ok(frame)
+    }
+
+    /// The next frame, behind the one before.
+    fn encode(&mut self, samples: &[i16]) -> Result<Frame, OpusError> {
         let mut whole = samples.to_vec();
         whole.resize(LAYOUT.samples_in(FRAME), 0);
         let bytes = self.encoder.encode(&whole, &mut self.packet)?;
         let frame = Frame {
             payload: self.packet.get(..bytes).unwrap_or_default().into(),
             timestamp: self.timestamp,
-            marker,
+            marker: std::mem::take(&mut self.marker),
             level: level_dbov(&whole),
         };
         self.timestamp = self.timestamp.wrapping_add(clock(FRAME));
-        self.due = Some(due + FRAME);
         Ok(frame)
+    }
+
+    /// As long as a frame of silence.
+    fn pause(&mut self) {
+        self.marker = true;
+        self.timestamp = self.timestamp.wrapping_add(clock(FRAME));
     }
 }
 

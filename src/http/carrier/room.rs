@@ -2,13 +2,14 @@
 //! both ways. What happens on the telephone stands in the participant's attributes, as it does for calls by SIP.
 
 use std::cell::RefCell;
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
 use actix::Addr;
 use bytes::Bytes;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use vivavoce_actors::registry::rooms::{EnterRoom, RoomRegistry};
 use vivavoce_actors::room::{LAYOUT, TrackPublisher};
@@ -33,6 +34,8 @@ const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 const MAX_WAITING: usize = 48_000;
 /// With more than this, two frames leave at a time: carriers send up to 200 ms at once.
 const CATCH_UP: usize = 15 * ROOM_FRAME;
+/// After so many ticks without a whole frame the caller pauses.
+const PAUSE: u32 = 15;
 /// After so many frames of silence nothing is sent to the carrier, which plays silence by itself.
 const SILENT_FRAMES: u32 = 10;
 /// Delay of the resampler.
@@ -98,23 +101,35 @@ impl CallInRoom {
         }
     }
 
-    /// Publishes what is due of the caller's sound.
-    fn publish(&self, publisher: &TrackPublisher, idle: &mut bool) {
+    /// Publishes what is due of the caller's sound. Its time is that of its samples, as in packets of a telephone: a thread or a
+    /// network that is late makes no gaps in it, and whoever listens evens it out. Only a pause takes time of its own.
+    fn publish(&self, publisher: &TrackPublisher, idle: &mut u32) {
         let mut waiting = self.waiting.borrow_mut();
         let frames = if waiting.len() > CATCH_UP { 2 } else { 1 };
         for _ in 0..frames {
-            // Less than a frame leaves when nothing has joined it since the last tick.
-            let is_whole = waiting.len() >= ROOM_FRAME;
-            if waiting.is_empty() || !is_whole && !std::mem::replace(idle, true) {
-                return;
+            if waiting.len() < ROOM_FRAME {
+                *idle += 1;
+                break;
             }
-            *idle = false;
-            let length = waiting.len().min(ROOM_FRAME);
-            let samples: Vec<i16> = waiting.drain(..length).collect();
-            if let Err(error) = publisher.send(&samples) {
-                tracing::debug!(%error, "a frame of a carrier's call cannot be encoded");
-            }
+            *idle = 0;
+            send(publisher, &waiting.drain(..ROOM_FRAME).collect::<Vec<_>>());
         }
+        match (*idle).cmp(&PAUSE) {
+            Ordering::Less => {}
+            Ordering::Equal => {
+                if !waiting.is_empty() {
+                    send(publisher, &waiting.drain(..).collect::<Vec<_>>());
+                }
+                (0..PAUSE).for_each(|_| publisher.send_nothing());
+            }
+            Ordering::Greater => publisher.send_nothing(),
+        }
+    }
+}
+
+fn send(publisher: &TrackPublisher, samples: &[i16]) {
+    if let Err(error) = publisher.send_next(samples) {
+        tracing::debug!(%error, "a frame of a carrier's call cannot be encoded");
     }
 }
 
@@ -147,11 +162,11 @@ impl Ear {
     }
 
     /// The next 20 ms of the room; `None` in silence.
-    fn next(&mut self) -> Option<Bytes> {
+    fn next(&mut self, now: Instant) -> Option<Bytes> {
         let mut mixed = [0; ROOM_FRAME];
         if !self.tracks.is_empty() {
-            let now = std::time::Instant::now();
-            self.tracks.next(now, |_| false, |_, _| {}, &mut mixed);
+            self.tracks
+                .next(now.into_std(), |_| false, |_, _| {}, &mut mixed);
         }
         if mixed.iter().any(|sample| *sample != 0) {
             self.silent = 0;
@@ -197,12 +212,13 @@ pub async fn serve(
     let mut ear = Ear::new(rate);
     let mut ticks = interval(opus::FRAME);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-    let mut idle = false;
+    let mut idle = 0;
     loop {
         tokio::select! {
-            _ = ticks.tick() => {
+            // The nominal time of the tick: its own lateness is no delay of the network.
+            now = ticks.tick() => {
                 call.publish(&publisher, &mut idle);
-                if let Some(sound) = ear.next() {
+                if let Some(sound) = ear.next(now) {
                     line.play(sound);
                 }
             }

@@ -11,8 +11,8 @@ use super::header::{Address, decode, encode_user};
 
 /// Value of `User-Agent` and `Server`.
 pub(super) const PRODUCT: &str = concat!("vivavoce/", env!("CARGO_PKG_VERSION"));
-/// Value of `Allow`.
-pub const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, UPDATE, INFO, NOTIFY, REFER";
+/// Value of `Allow`: what is carried out.
+pub const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, UPDATE, INFO, NOTIFY";
 const SDP: &str = "application/sdp";
 const MAX_FORWARDS: u8 = 70;
 /// CSeqs of earlier REFERs that are remembered.

@@ -1,6 +1,7 @@
 //! Requests within a dialog: re-INVITE and UPDATE, NOTIFY, INFO, BYE, and the responses to them.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rsipstack::sip::prelude::HeadersExt;
 use rsipstack::sip::{Header, Method, Request, SipMessage, StatusCode};
@@ -11,6 +12,9 @@ use super::client::{Caller, lock};
 use super::dialog::{Body, sdp};
 use super::leg::LegEvent;
 use super::notify_and_info::Notification;
+
+/// A 2xx to a re-INVITE is retransmitted for 32 s (64·T1).
+const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 
 /// An offer of the other side (re-INVITE, UPDATE). It is refused if dropped without a response.
 pub struct Offered {
@@ -74,8 +78,9 @@ impl Drop for Offered {
     }
 }
 
-/// Waits until the response to a re-INVITE is acknowledged.
+/// Waits until the response to a re-INVITE is acknowledged. Where a 2xx never is, the call ends (RFC 3261 section 13.3.1.4).
 async fn follow_invite_again(mut reply: Reply) {
+    let answered = Instant::now();
     while let Some(message) = reply.transaction.receive().await {
         let SipMessage::Request(request) = message else {
             continue;
@@ -87,6 +92,12 @@ async fn follow_invite_again(mut reply: Reply) {
             }
             return;
         }
+    }
+    let accepted = reply.transaction.last_response.as_ref();
+    let accepted = accepted.is_some_and(|last| last.status_code.code() / 100 == 2);
+    // A connection that has closed is no answer: the ACK may come over another one.
+    if accepted && answered.elapsed() >= UNACKNOWLEDGED {
+        let _gone = reply.events.send(LegEvent::Unacknowledged).await;
     }
 }
 
@@ -156,13 +167,12 @@ async fn answer_request(
             Some(notification) => (200, Some(LegEvent::Notified(notification))),
             None => (489, None),
         },
-        // Accepting it would place a call to a target of the other side's choice, at our cost.
-        Method::Refer => (603, None),
         Method::Info => (
             200,
             super::notify_and_info::digit(&request).map(LegEvent::Digit),
         ),
         Method::Options => (200, None),
+        // Among them REFER: accepting it would place a call to a target of the other side's choice, at our cost.
         _ => (405, None),
     };
     let flow = lock(&caller.flow).clone();
