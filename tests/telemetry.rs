@@ -43,6 +43,12 @@ fn secrets_of_the_server() -> Vec<(&'static str, String)> {
             json!({"a": {"url": "https://a.example/v1", "api_key": SECRET}}).to_string()
         }
         "CARRIERS_ACCOUNTS_JSON" => json!([{"kind": "twilio", "signing_key": SECRET}]).to_string(),
+        "SIP_GATEWAYS_JSON" => {
+            json!([{"address": "127.0.0.1:9", "username": "a", "password": SECRET}]).to_string()
+        }
+        "SIP_REGISTRATIONS_JSON" => {
+            json!([{"registrar": "127.0.0.1:9", "user": "1", "password": SECRET}]).to_string()
+        }
         "OPENAI_CLIENT_SECRET_KEY" => SECRET.repeat(2),
         "TURNS_BACKCHANNELS_JSON" => json!({"en": [SECRET]}).to_string(),
         "SIP_TENANT_HOSTS" => json!({"a": ["a.example"]}).to_string(),

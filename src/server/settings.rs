@@ -6,8 +6,8 @@ use std::path::Path;
 use crate::actors::registry::calls::Gateways;
 use crate::actors::session::backchannel::Lists;
 use crate::agents::AgentRoutes;
-use crate::config::{Config, ConfigError, Settings};
-use crate::providers::embedded;
+use crate::config::{Config, ConfigError, RtcMode, Settings};
+use crate::providers::{embedded, livekit};
 use crate::{auth, hooks, providers, webhooks};
 
 /// Loads the settings of this process like [`Config::load`], and rejects contradictory ones.
@@ -34,6 +34,14 @@ fn contradictions(settings: &Settings) -> Vec<String> {
     problems.extend(AgentRoutes::new(settings).err().unwrap_or_default());
     let registrations = embedded::sip::registrations(&settings.sip);
     problems.extend(registrations.err().unwrap_or_default());
+    if settings.sip.registrations_json.is_some()
+        && livekit::mode(&settings.rtc) != RtcMode::Embedded
+    {
+        problems.push(
+            "sip.registrations_json: needs rtc.mode embedded; a deployment's SIP service has accounts of its own"
+                .to_owned(),
+        );
+    }
     problems.extend(Gateways::read(&settings.sip).err().unwrap_or_default());
     problems.extend(crate::llm::problems(settings));
     problems.extend(webhooks::problems(settings));
