@@ -316,7 +316,6 @@ fn sip_requests() -> Option<Vec<String>> {
                 "ACK" | "CANCEL" | "BYE" => "within an existing call or transaction",
                 "OPTIONS" => "one stateless response",
                 "INFO" | "NOTIFY" | "UPDATE" | "MESSAGE" | "PRACK" => "within a call",
-                "REFER" => "refused",
                 _ => return None,
             };
             Some(row(

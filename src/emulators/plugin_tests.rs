@@ -54,9 +54,11 @@ impl Client {
         self.0.send(Sent::text(message.to_string())).await.unwrap();
     }
 
+    /// As it comes, though faster: what was heard must be known before all of it has gone by.
     async fn send_sound(&mut self, sound: &[u8]) {
         for piece in sound.chunks(3_200) {
             self.0.send(Sent::binary(piece.to_vec())).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 

@@ -600,7 +600,7 @@ async fn a_transfer_that_is_refused_leaves_the_call() {
     let (accepted, _) = oneshot::channel();
     let refused = timeout(PATIENCE, ann.bridge.transfer(transfer, accepted));
     let refused = refused.await.unwrap().unwrap_err();
-    assert_eq!(refused.kind, CallErrorKind::Rejected(603));
+    assert_eq!(refused.kind, CallErrorKind::Rejected(405));
     assert_eq!(ann.bridge.calls()[0].status, CallStatus::Active);
     bob.bridge.stop().await;
     bob.becomes(CallStatus::Hangup(HangupCause::Shutdown)).await;

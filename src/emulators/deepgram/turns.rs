@@ -215,7 +215,11 @@ impl Stream {
             tokio::select! {
                 biased;
                 heard = self.recogniser.next() => match heard {
-                    Some(Ok(heard)) => self.heard(heard, socket).await?,
+                    Some(Ok(heard)) => {
+                        self.heard(heard, socket).await?;
+                        // All sound may have gone by before this was known, and no more may come.
+                        self.pass(socket).await?;
+                    }
                     Some(Err(error)) => return self.fail(&error, socket).await,
                     None => {
                         if !self.said.text.is_empty() {

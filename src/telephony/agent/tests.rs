@@ -184,7 +184,7 @@ async fn a_wish_to_move_the_call_is_refused() {
         next(&mut leg).await,
         LegEvent::Referred {
             attempt: 1,
-            code: Some(603)
+            code: Some(405)
         }
     ));
 }
