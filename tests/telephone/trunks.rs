@@ -28,6 +28,14 @@ fn exchange(more: &[(&str, &str)]) -> (Exchange, SIPClient) {
     (exchange, client)
 }
 
+/// A trunk has to name somebody: those who call from this address.
+fn callers_from(address: &str) -> CreateSIPInboundTrunkOptions {
+    CreateSIPInboundTrunkOptions {
+        allowed_addresses: Some(vec![address.to_owned()]),
+        ..Default::default()
+    }
+}
+
 /// A trunk for the shop's number; its id.
 async fn trunk(client: &SIPClient, options: CreateSIPInboundTrunkOptions) -> String {
     let numbers = vec![SHOP.to_owned()];
@@ -114,14 +122,7 @@ async fn a_call_needs_the_password_of_its_trunk_whatever_the_rules() {
 #[tokio::test]
 async fn a_trunk_lets_in_its_callers_and_its_addresses_only() {
     let (exchange, client) = exchange(&[("SIP_ALLOWED_ADDRESSES", "127.0.0.0/8")]);
-    let id = trunk(
-        &client,
-        CreateSIPInboundTrunkOptions {
-            allowed_addresses: Some(vec!["127.0.0.9".to_owned()]),
-            ..Default::default()
-        },
-    )
-    .await;
+    let id = trunk(&client, callers_from("127.0.0.9")).await;
     refused(&exchange, SHOP, 403).await;
     let run = Run {
         host: "127.0.0.9",
@@ -193,15 +194,7 @@ async fn a_trunk_lets_in_its_callers_and_its_addresses_only() {
 #[tokio::test]
 async fn a_rule_says_which_room_and_what_the_room_knows() {
     let (exchange, client) = exchange(&[]);
-    let id = trunk(
-        &client,
-        CreateSIPInboundTrunkOptions {
-            // Somebody has to be named.
-            allowed_addresses: Some(vec!["127.0.0.1".to_owned()]),
-            ..Default::default()
-        },
-    )
-    .await;
+    let id = trunk(&client, callers_from("127.0.0.1")).await;
     let agent = proto::RoomAgentDispatch {
         agent_name: "receptionist".to_owned(),
         metadata: "for the shop".to_owned(),
@@ -271,11 +264,7 @@ async fn a_rule_says_which_room_and_what_the_room_knows() {
 #[tokio::test]
 async fn individual_and_callee_rules_name_their_rooms() {
     let (exchange, client) = exchange(&[]);
-    let addresses = || CreateSIPInboundTrunkOptions {
-        allowed_addresses: Some(vec!["127.0.0.1".to_owned()]),
-        ..Default::default()
-    };
-    let id = trunk(&client, addresses()).await;
+    let id = trunk(&client, callers_from("127.0.0.1")).await;
     let individual = Rule::DispatchRuleIndividual(proto::SipDispatchRuleIndividual {
         room_prefix: "guest".to_owned(),
         ..Default::default()
@@ -321,11 +310,7 @@ async fn a_pin_opens_its_room_and_is_asked_for_in_words() {
         ("SIP_PIN_SOUND", question.as_str()),
         ("SIP_WRONG_PIN_SOUND", wrong.as_str()),
     ]);
-    let addresses = CreateSIPInboundTrunkOptions {
-        allowed_addresses: Some(vec!["127.0.0.1".to_owned()]),
-        ..Default::default()
-    };
-    trunk(&client, addresses).await;
+    trunk(&client, callers_from("127.0.0.1")).await;
     for (room, pin) in [("blue", "1234"), ("red", "98765"), ("hall", "")] {
         rule(
             &client,

@@ -2,8 +2,9 @@
 //! whole sessions against the same. Each vendor has a module; here is what they share.
 
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use serde_json::Value;
@@ -106,22 +107,26 @@ pub async fn client_in(environment: &[(&str, &str)], script: &str, arguments: &[
         Some(extension) if extension == "py" => format!("{root}/.clients/python/bin/python"),
         _ => "node".to_owned(),
     };
-    let child = Command::new(&program)
+    let mut command = Command::new(program);
+    command
         .arg(format!("{root}/tests/clients/{script}"))
         .args(arguments)
         .envs(environment.iter().copied())
-        .env("NODE_PATH", format!("{root}/.clients/node/node_modules"))
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    let ended = tokio::time::timeout(PATIENCE, child).await;
-    let output = ended
-        .unwrap_or_else(|_| panic!("{script} hangs"))
-        .unwrap_or_else(|error| panic!("{program}: {error}; ./test installs the vendors' clients"));
+        .env("NODE_PATH", format!("{root}/.clients/node/node_modules"));
+    let output = ended(&mut command, script, PATIENCE).await;
     let complaints = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{script}: {complaints}");
     serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{script} printed no JSON: {error}; {complaints}"))
+}
+
+/// What the client's script left when it had ended, which it does within this time.
+async fn ended(command: &mut Command, script: &str, patience: Duration) -> Output {
+    let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
+    tokio::time::timeout(patience, output)
+        .await
+        .unwrap_or_else(|_| panic!("{script} hangs"))
+        .unwrap_or_else(|error| panic!("{script}: {error}; ./test installs the vendors' clients"))
 }
 
 /// A request for linear16 at this rate, with everything else at its usual value.

@@ -1,12 +1,11 @@
 //! The vendors' plugins of LiveKit's framework and of Pipecat, with their default models and voices, pointed at the emulators by nothing
 //! but address and key. They are other people's clients: what they ask for is what the emulators have to answer.
 
-use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::process::Command;
 
-use super::scripted;
+use super::{ended, scripted};
 use crate::examples::{in_repository, installed};
 
 /// Each plugin of a script gives up long before.
@@ -16,20 +15,15 @@ const PATIENCE: Duration = Duration::from_mins(8);
 async fn passes(environment: &str, script: &str) {
     let python = installed(&format!(".clients/{environment}/bin/python"));
     let emulators = scripted(&[]).await;
-    let child = Command::new(python)
+    let mut command = Command::new(python);
+    command
         .arg(in_repository(&format!("tests/clients/plugins/{script}")))
         .env("EMULATE_URL", format!("http://{}", emulators.plain))
         .env("EMULATE_TLS", emulators.tls.to_string())
         .env("EMULATE_GRPC", emulators.grpc.to_string())
         .env("GOOGLE_APPLICATION_CREDENTIALS", emulators.google_account())
-        .env("SSL_CERT_FILE", emulators.ca_file())
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    let ended = tokio::time::timeout(PATIENCE, child).await;
-    let output = ended
-        .unwrap_or_else(|_| panic!("{script} hangs"))
-        .unwrap_or_else(|error| panic!("{script}: {error}"));
+        .env("SSL_CERT_FILE", emulators.ca_file());
+    let output = ended(&mut command, script, PATIENCE).await;
     let said =
         [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     assert!(output.status.success(), "{}", said.concat());

@@ -15,7 +15,6 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use uuid::Uuid;
 
 use super::room::{self, CallInRoom, CallRooms};
-
 use vivavoce_actors::session::protocol::CarrierOfCall;
 use vivavoce_agents::{AgentLines, Line, LineCall, LineSession};
 use vivavoce_audio::g711::Law;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::hmac;
 
-use super::digest::{Credentials, Hash, parameters};
+use super::digest::{Credentials, Hash, Parameters};
 use super::header::quote;
 
 /// How long a nonce can be answered.
@@ -198,17 +198,8 @@ struct Given {
 impl Given {
     /// `None` if it is malformed, or answers what was not asked.
     fn parse(value: &str) -> Option<Self> {
-        let (scheme, rest) = value.trim().split_once(char::is_whitespace)?;
-        if !scheme.eq_ignore_ascii_case("digest") {
-            return None;
-        }
-        let parameters = parameters(rest);
-        let find = |name: &str| {
-            let found = parameters
-                .iter()
-                .find(|(key, _)| key.eq_ignore_ascii_case(name));
-            found.map(|(_, value)| value.clone())
-        };
+        let parameters = Parameters::parse(value)?;
+        let find = |name| parameters.get(name);
         if find("algorithm").is_some_and(|name| !name.eq_ignore_ascii_case("MD5")) {
             return None;
         }

@@ -84,17 +84,8 @@ pub struct Challenge {
 impl Challenge {
     /// Parses the value of a challenge header. `None` if it is malformed, or needs what is not supported.
     pub fn parse(value: &str) -> Option<Self> {
-        let (scheme, rest) = value.trim().split_once(char::is_whitespace)?;
-        if !scheme.eq_ignore_ascii_case("digest") {
-            return None;
-        }
-        let parameters = parameters(rest);
-        let find = |name: &str| {
-            let found = parameters
-                .iter()
-                .find(|(key, _)| key.eq_ignore_ascii_case(name));
-            found.map(|(_, value)| value.clone())
-        };
+        let parameters = Parameters::parse(value)?;
+        let find = |name| parameters.get(name);
         let algorithm = find("algorithm");
         let name = algorithm.as_deref().unwrap_or("MD5").to_ascii_uppercase();
         let (hash, session) = match name.as_str() {
@@ -262,8 +253,30 @@ impl Authenticator {
     }
 }
 
+/// What a challenge says, or an answer to one: `Digest` and its parameters (RFC 7616, sections 3.3 and 3.4).
+pub(super) struct Parameters(Vec<(String, String)>);
+
+impl Parameters {
+    /// `None` if the scheme is another one.
+    pub(super) fn parse(value: &str) -> Option<Self> {
+        let (scheme, rest) = value.trim().split_once(char::is_whitespace)?;
+        scheme
+            .eq_ignore_ascii_case("digest")
+            .then(|| Self(pairs(rest)))
+    }
+
+    /// The value of the first parameter of this name, unquoted.
+    pub(super) fn get(&self, name: &str) -> Option<String> {
+        let found = self
+            .0
+            .iter()
+            .find(|(key, _)| key.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.clone())
+    }
+}
+
 /// The `name=value` pairs of a list with commas, unquoted.
-pub(super) fn parameters(mut text: &str) -> Vec<(String, String)> {
+fn pairs(mut text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     while let Some((name, rest)) = text.split_once('=') {
         let name = name.trim_matches(|c: char| c == ',' || c.is_whitespace());

@@ -22,7 +22,6 @@ impl Kamailio {
             "if ($au != \"{user}\" || !pv_www_authenticate(\"office\", \"{password}\", \"0\"))"
         );
         let text = PBX
-            .replace("PORT", &port.to_string())
             .replace("SECONDS", &seconds.to_string())
             .replace("CHECK", &check);
         Self::run(port, &text).await
@@ -31,6 +30,7 @@ impl Kamailio {
     async fn run(port: u16, text: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("kamailio.cfg");
+        let text = MODULES.replace("PORT", &port.to_string()) + text;
         std::fs::write(&file, text).unwrap();
         let program = Program::start("kamailio", folder, |command| {
             // In the foreground, logging to standard error, with little memory: the default is for large sites.
@@ -52,15 +52,15 @@ impl Kamailio {
         let check = format!(
             "if ($au != \"{user}\" || !pv_proxy_authenticate(\"proxy\", \"{password}\", \"0\"))"
         );
-        let text = CONFIGURATION
-            .replace("PORT", &port.to_string())
+        let text = PROXY
             .replace("TELEPHONE", &telephone.to_string())
             .replace("CHECK", &check);
         Self::run(port, &text).await
     }
 }
 
-const CONFIGURATION: &str = r#"
+/// What every configuration begins with.
+const MODULES: &str = r#"
 listen=udp:127.0.0.1:PORT
 children=1
 disable_tcp=yes
@@ -75,7 +75,9 @@ loadmodule "maxfwd.so"
 loadmodule "textops.so"
 loadmodule "siputils.so"
 loadmodule "auth.so"
+"#;
 
+const PROXY: &str = r#"
 request_route {
     if (!mf_process_maxfwd_header("10")) { exit; }
     if (is_method("CANCEL")) {
@@ -106,20 +108,6 @@ request_route {
 "#;
 
 const PBX: &str = r#"
-listen=udp:127.0.0.1:PORT
-children=1
-disable_tcp=yes
-auto_aliases=no
-log_stderror=yes
-debug=2
-loadmodule "tm.so"
-loadmodule "sl.so"
-loadmodule "rr.so"
-loadmodule "pv.so"
-loadmodule "maxfwd.so"
-loadmodule "textops.so"
-loadmodule "siputils.so"
-loadmodule "auth.so"
 loadmodule "usrloc.so"
 loadmodule "registrar.so"
 modparam("registrar", "max_expires", SECONDS)
