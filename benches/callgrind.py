@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 
-def build(bench, features=()):
+def build(bench, features=(), profile="bench"):
     """The program of a bench, built if need be."""
-    command = ["cargo", "bench", "--bench", bench, "--no-run", "--message-format", "json"]
+    command = ["cargo", "bench", "--locked", "--profile", profile, "--bench", bench, "--no-run", "--message-format", "json"]
     command += [f"--features={feature}" for feature in features]
     messages = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     for message in map(json.loads, messages.splitlines()):
@@ -28,3 +28,16 @@ def command(program, arguments, out, only=()):
 def collected(errors):
     """The count, from what callgrind has written to standard error."""
     return int(re.search(r"Collected : (\d+)", errors)[1])
+
+
+def by_function(out):
+    """Instructions that each function takes itself, from the file that callgrind has written."""
+    shown = subprocess.run(
+        ["callgrind_annotate", "--auto=no", "--threshold=100", out], check=True, capture_output=True, text=True
+    ).stdout
+    # 1,234 (12.34%)  file:function [object]
+    lines = re.findall(r"^\s*([\d,]+) \([^)]*\)\s+[^:\n]*:(.+?)(?: \[[^\]]*\])?$", shown, re.MULTILINE)
+    taken = {}
+    for count, name in lines:
+        taken[name] = taken.get(name, 0) + int(count.replace(",", ""))
+    return taken

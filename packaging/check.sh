@@ -3,7 +3,7 @@
 # packaging/check.sh [--install]
 # A tool that is absent is an error with its name; --install gets them all, without a container: Debian packages as root,
 # the rest into TOOLS (default: .clients/packaging). PROGRAM is a built program whose settings are compared (default: the
-# newest of target/debug and target/release, if there is one). Takes less than a minute.
+# newest of target/debug, target/start and target/release, if there is one). Takes less than a minute.
 set -eu
 cd "$(dirname "$(dirname "$(realpath "$0")")")"
 tools=${TOOLS:-.clients/packaging}
@@ -63,7 +63,7 @@ done
 program=${PROGRAM-}
 if [ -z "$program" ]; then
     # shellcheck disable=SC2012 # names without surprises
-    program=$(ls -t target/debug/vivavoce target/release/vivavoce 2>/dev/null | head -n 1 || true)
+    program=$(ls -t target/debug/vivavoce target/start/vivavoce target/release/vivavoce 2>/dev/null | head -n 1 || true)
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

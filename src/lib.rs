@@ -52,7 +52,7 @@ pub use vivavoce_audio as audio;
 pub use vivavoce_auth as auth;
 pub use vivavoce_carriers as carriers;
 pub use vivavoce_config as config;
-pub use vivavoce_core::{host_name, json, phone, process, sentences, ssml, tls_roots};
+pub use vivavoce_core::{host_name, json, phone, process, sentences, ssml, tls_roots, unix_time};
 #[cfg(feature = "development")]
 pub use vivavoce_emulators as emulators;
 pub use vivavoce_hooks as hooks;

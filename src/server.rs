@@ -1,5 +1,8 @@
 //! Assembles the server from its settings and runs it until it is told to stop.
 
+mod banner;
+pub mod discretion;
+pub(crate) mod files;
 mod listening;
 mod prompts;
 #[cfg(test)]
@@ -7,9 +10,10 @@ mod providers_page;
 mod reload;
 mod rooms;
 pub mod settings;
+mod systemd;
 mod takeover;
 
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -34,11 +38,14 @@ use crate::actors::session::{SessionServices, SessionSettings};
 use crate::agents::{AgentDialler, AgentLines, AgentRoutes, DialPlan, DiallerParts};
 use crate::audio::Channels;
 use crate::auth::{self, Authenticator, SetupError};
-use crate::config::{Config, RecordingBackend, RecordingLayout, RtcMode, Settings, SocketAuth};
-use crate::hooks::{CallOwners, Configured, Hooks, TenantNumbers};
+use crate::config::{Config, RecordingBackend, RecordingLayout, Settings};
+use crate::hooks::{CallOwners, Configured, HookFile, Hooks, TenantNumbers};
 use crate::http::carrier::Carriers;
+use crate::http::inspect::{Feed, Model, SettingsInForce};
 use crate::http::openai::OpenAi;
-use crate::http::{AllowedHosts, AppState, AtFormer, Limits, Origins, Sockets, SuccessorKey, tls};
+use crate::http::{
+    AllowedHosts, AppState, AtFormer, Limits, Origins, Sockets, SuccessorKey, WhipSessions, tls,
+};
 use crate::llm::Endpoints;
 use crate::process::confinement::Confinement;
 use crate::providers::RecordingStore;
@@ -49,6 +56,7 @@ use crate::providers::s3::S3Store;
 use crate::providers::transport::Transport;
 use crate::providers::{ProviderTable, add_vendors, livekit, local, null};
 use crate::quotas::{FairQueue, Quotas, Share};
+use crate::recordings::audit::Audit;
 use crate::recordings::egress::Egresses;
 use crate::recordings::{RecordingSettings, Recordings};
 use crate::rooms::RoomServer;
@@ -69,6 +77,9 @@ use vivavoce_takeover::{Former, TakeoverError};
 /// How long sessions may take at shutdown to play out their last words and close their sockets.
 const GOODBYE: Duration = Duration::from_secs(5);
 
+/// How long everything that comes after the drain may take: sessions, rooms, uploads and webhooks, each with its goodbye.
+const AFTER_DRAIN: Duration = Duration::from_secs(45);
+
 /// How long a server that was replaced waits for what may have been on its way.
 const LINGERS: Duration = Duration::from_secs(2);
 /// How often a server that was replaced looks whether somebody is left in its rooms.
@@ -88,11 +99,21 @@ pub enum ServerError {
         /// The cause.
         source: io::Error,
     },
-    /// The folder of recordings cannot be used.
-    #[error("data_dir: the journals of recordings cannot be stored there: {0}")]
-    Recordings(#[source] io::Error),
+    /// The file of accesses to recordings cannot be written.
+    #[error("recording.audit_file: {0}")]
+    Audit(io::Error),
+    /// The data folder cannot be used for this.
+    #[error("data_dir: {}: {what} cannot be stored there: {source}", folder.display())]
+    DataDir {
+        /// The folder.
+        folder: PathBuf,
+        /// What was to be stored.
+        what: &'static str,
+        /// The cause.
+        source: io::Error,
+    },
     /// The address cannot be listened on.
-    #[error("server.host, server.port: {address}: {source}")]
+    #[error("server.host, server.port: {address}: {source}{}", what_to_do(source))]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -107,15 +128,9 @@ pub enum ServerError {
         /// The cause.
         source: io::Error,
     },
-    /// The spool of webhooks cannot be used.
-    #[error("data_dir: webhooks cannot be stored there: {0}")]
-    Webhooks(#[source] io::Error),
     /// A recording for callers cannot be used. It names the setting.
     #[error("{0}")]
     Prompts(String),
-    /// The trunks of embedded rooms cannot be loaded.
-    #[error("data_dir: trunks cannot be stored there: {0}")]
-    Trunks(#[source] io::Error),
     /// The SIP user agent cannot start.
     #[error("{0}")]
     Telephone(#[source] io::Error),
@@ -154,6 +169,26 @@ pub enum ServerError {
     Io(#[from] io::Error),
 }
 
+/// What to do about an address that cannot be listened on; empty where the cause says all.
+fn what_to_do(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; end the program that listens there, choose another port (--port), or replace a running server (--takeover)"
+        }
+        _ => "",
+    }
+}
+
+/// An error of what is kept in the data folder.
+fn in_data_dir(settings: &Settings, what: &'static str) -> impl FnOnce(io::Error) -> ServerError {
+    let folder = settings.storage.data_dir.clone();
+    move |source| ServerError::DataDir {
+        folder,
+        what,
+        source,
+    }
+}
+
 /// Looks for the local engines.
 pub fn engines(settings: &Settings) -> Vec<local::Engine> {
     local::engines(&settings.providers, &settings.models_path())
@@ -175,8 +210,8 @@ pub fn synthesis_settings(settings: &Settings, quotas: &Quotas) -> SynthesisSett
     }
 }
 
-/// The folder of the synthesis cache and of added hooks.
-fn cache_folder(settings: &Settings) -> PathBuf {
+/// The folder of the synthesis cache.
+pub(crate) fn cache_folder(settings: &Settings) -> PathBuf {
     let path = settings.cache.path.clone();
     path.unwrap_or_else(|| settings.storage.data_dir.join("cache"))
 }
@@ -187,12 +222,13 @@ async fn hooks(settings: &Settings, authorities: &Authorities) -> Result<Hooks, 
     for warning in configured.warnings() {
         tracing::warn!("{warning}");
     }
-    let folder = cache_folder(settings);
+    let file = HookFile::new(settings.storage.data_dir.clone());
+    let file = file.moved_from(cache_folder(settings));
     let hooks = match &settings.redis.url {
-        None => Hooks::in_folder(configured, folder),
+        None => Hooks::in_file(configured, file),
         Some(url) => {
             let transport = Transport::new(authorities).map_err(io::Error::other)?;
-            let shared = Hooks::in_redis(configured, folder, url, transport.tls());
+            let shared = Hooks::in_redis(configured, file, url, transport.tls());
             shared.map_err(|problem| ServerError::Hooks(vec![format!("redis.url: {problem}")]))?
         }
     };
@@ -244,7 +280,13 @@ pub async fn recordings(
     };
     let data_dir = &settings.storage.data_dir;
     let recordings = Recordings::open(store, wanted.prefix.clone(), data_dir, how);
-    recordings.map(Some).map_err(ServerError::Recordings)
+    let recordings = recordings.map_err(in_data_dir(settings, "journals of recordings"))?;
+    // The server does not start with a setting that cannot be read.
+    let recordings = recordings.discreet(discretion::read(wanted).unwrap_or_default());
+    Ok(Some(match &wanted.audit_file {
+        None => recordings,
+        Some(path) => recordings.audited(Audit::open(path).map_err(ServerError::Audit)?),
+    }))
 }
 
 /// Recordings by a LiveKit deployment's egress service; `None` if not configured.
@@ -343,6 +385,11 @@ fn reloaded_providers(
     Ok(table)
 }
 
+/// The number of files that may be open at once.
+pub(crate) const fn needed_files(settings: &Settings) -> u64 {
+    settings.limits.sessions as u64 * 2 + FILES_BESIDE_SESSIONS
+}
+
 /// Raises the limit of open files, which on most systems only suffices for a few hundred connections of two descriptors
 /// each. Returns how many connections are possible.
 fn raise_file_limit(settings: &Settings) -> usize {
@@ -356,7 +403,7 @@ fn raise_file_limit(settings: &Settings) -> usize {
         Ok(()) => maximum,
         Err(_) => current,
     };
-    let needed = settings.limits.sessions as u64 * 2 + FILES_BESIDE_SESSIONS;
+    let needed = needed_files(settings);
     if let Some(limit) = limit.filter(|limit| *limit < needed) {
         tracing::warn!(
             "limits.sessions may require {needed} open files, but the system's limit is {limit}"
@@ -439,6 +486,13 @@ struct Notifiers {
     egresses: Option<Arc<Egresses>>,
 }
 
+impl Notifiers {
+    /// The recordings, if there are any, and their quota.
+    const fn recorded<'a>(&'a self, quotas: &'a Quotas) -> rooms::RecordingsOf<'a> {
+        (self.recordings.as_ref(), &quotas.recordings)
+    }
+}
+
 /// Creates the notifiers. Must be called in an actor system.
 async fn notifiers(
     settings: &Settings,
@@ -449,7 +503,7 @@ async fn notifiers(
     let hooks = hooks(settings, authorities).await?;
     let keys = hooks.configured().keys();
     let webhooks = Webhooks::open(&WebhookSettings::new(settings, keys), authorities);
-    let webhooks = webhooks.map_err(ServerError::Webhooks)?;
+    let webhooks = webhooks.map_err(in_data_dir(settings, "webhooks"))?;
     let prefix = settings.sip.room_prefix.clone();
     let numbers = TenantNumbers::read(settings.sip.tenant_numbers.as_ref());
     let numbers = numbers.map_err(ServerError::Hooks)?;
@@ -477,7 +531,7 @@ async fn notifiers(
 
 /// Creates the state shared by the socket and HTTP handlers. Must be called in an actor system.
 fn app_state(
-    settings: &Settings,
+    config: &Config,
     auth: Option<Authenticator>,
     providers: &Arc<ProviderTable>,
     notifiers: &Notifiers,
@@ -485,6 +539,7 @@ fn app_state(
     drain: &Drain,
     (quotas, authorities, synthesizer): (&Quotas, &Authorities, Arc<Synthesizer>),
 ) -> Result<(web::Data<Sockets>, web::Data<AppState>), ServerError> {
+    let settings = &config.settings;
     let llm = Endpoints::new(settings, authorities).map_err(ServerError::Llm)?;
     let llm = Arc::new(llm);
     let sessions = SessionRegistry::default().start();
@@ -509,6 +564,8 @@ fn app_state(
         dialect: Arc::clone(&dialect),
     });
     let store = vivavoce_models::Store::new(settings.models_path());
+    let listed = store.clone();
+    let model_list = move || models(&listed);
     let models = move || {
         let installed = store
             .list()
@@ -518,6 +575,9 @@ fn app_state(
     };
     let state = AppState {
         models: Arc::new(models),
+        model_list: Arc::new(model_list),
+        settings: SettingsInForce::new(config.resolved.clone()),
+        feed: Feed::new(sessions.clone()),
         providers: Arc::clone(providers),
         recognisers: quotas.recognisers.clone(),
         openai: OpenAi::new(settings),
@@ -539,6 +599,9 @@ fn app_state(
         trunks: rooms.trunks.clone(),
         sessions,
         recordings: notifiers.recordings.clone(),
+        egress: rooms.egress.clone(),
+        mixes: rooms.mixes.clone(),
+        whip: WhipSessions::default(),
         draining: drain.draining.clone(),
         given: drain.given.clone(),
         work: drain.work.clone(),
@@ -546,6 +609,27 @@ fn app_state(
     };
     let sockets = Sockets::new(settings, services);
     Ok((web::Data::new(sockets), web::Data::new(state)))
+}
+
+/// The models of the catalogue.
+fn models(store: &vivavoce_models::Store) -> Vec<Model> {
+    use vivavoce_models::State;
+    let models = store.list().into_iter().map(|(model, state)| Model {
+        name: model.name.clone(),
+        task: model.task.name(),
+        about: model.about.clone(),
+        languages: model.languages.clone(),
+        licence: model.licence.clone(),
+        size: model.size(),
+        state: match state {
+            State::Installed => "installed",
+            State::Missing => "missing",
+            State::Partial(_) => "partial",
+            State::Damaged(_) => "damaged",
+            State::Unsupported => "unsupported",
+        },
+    });
+    models.collect()
 }
 
 async fn serve(config: &Config, read: Read, takeover: bool) -> Result<(), ServerError> {
@@ -567,7 +651,7 @@ async fn serve(config: &Config, read: Read, takeover: bool) -> Result<(), Server
         &notifiers.webhooks,
         &notifiers.hooks.clone().recipient(),
         notifiers.owners.clone(),
-        (&quotas.calls, prompts),
+        (&quotas.calls, prompts, notifiers.recorded(&quotas)),
         (&listening, former.clone()),
     )
     .await?;
@@ -582,9 +666,7 @@ async fn serve(config: &Config, read: Read, takeover: bool) -> Result<(), Server
         sockets: listening.clone(),
     };
     let shared = (&quotas, &authorities, synthesizer);
-    let (sockets, state) = app_state(
-        settings, auth, &providers, &notifiers, &rooms, &drain, shared,
-    )?;
+    let (sockets, state) = app_state(config, auth, &providers, &notifiers, &rooms, &drain, shared)?;
     let (agents, lines) = dial_agents(settings, &authorities, &sockets, &notifiers.hooks, &drain)?;
     let open = !settings.auth.required;
     let served = Served {
@@ -621,7 +703,7 @@ async fn serve(config: &Config, read: Read, takeover: bool) -> Result<(), Server
         egresses,
         ..
     } = notifiers;
-    let uploads = recordings.map(|recordings| Uploads::begin(recordings, egresses, settings));
+    let uploads = recordings.map(|recordings| Uploads::begin(recordings, egresses));
 
     // Signals are caught before the address is announced, so that an early one is not lost.
     let stop = StopSignal::listen()?;
@@ -631,7 +713,8 @@ async fn serve(config: &Config, read: Read, takeover: bool) -> Result<(), Server
     if let Some((former, rooms)) = following {
         actix_web::rt::spawn(takeover::tell_rooms(former, rooms));
     }
-    announce(serving.address, settings);
+    banner::show(serving.address, settings);
+    systemd::serves();
     let handover = Handover::new(handover, settings.clone(), serving.accepting);
     actix_web::rt::spawn(handover.run(former.is_some()));
     let announcing = Arc::clone(&replicas);
@@ -719,15 +802,10 @@ struct Uploads {
 }
 
 impl Uploads {
-    fn begin(
-        recordings: Arc<Recordings>,
-        egresses: Option<Arc<Egresses>>,
-        settings: &Settings,
-    ) -> Self {
+    fn begin(recordings: Arc<Recordings>, egresses: Option<Arc<Egresses>>) -> Self {
         let closing = CancellationToken::new();
-        if let Some(days) = settings.recording.retention_days {
-            let age = Duration::from_hours(24) * days.get();
-            actix_web::rt::spawn(recordings.clone().forget(age, closing.clone()));
+        if recordings.forgets() {
+            actix_web::rt::spawn(recordings.clone().forget(closing.clone()));
         }
         let until = closing.clone();
         let task = actix_web::rt::spawn(async move {
@@ -765,11 +843,11 @@ struct Drain {
 impl Drain {
     /// Waits for a signal or a server that takes over, lets work in progress finish, and stops the server.
     async fn run(self, mut stop: StopSignal, server: ServerHandle) {
-        tokio::select! {
-            () = stop.received() => {}
-            () = self.given.cancelled() => {}
-        }
         let patience = self.patience;
+        tokio::select! {
+            () = stop.received() => systemd::stops(patience + AFTER_DRAIN),
+            () = self.given.cancelled() => systemd::replaced(),
+        }
         tracing::info!(
             "stopping: waiting up to {} s for work in progress",
             patience.as_secs()
@@ -847,78 +925,4 @@ impl StopSignal {
             _ = self.interrupt.recv() => {}
         }
     }
-}
-
-/// Describes what can be used without a token; empty if nothing.
-fn unauthenticated_access(settings: &Settings) -> String {
-    if settings.auth.required {
-        return match settings.auth.socket() {
-            SocketAuth::Public => "speak and listen (/ws)".to_owned(),
-            SocketAuth::Required => String::new(),
-        };
-    }
-    let mut open = vec![
-        "speak and listen (/ws, /speak)",
-        "list and end sessions (/sessions)",
-        "list voices (/voices)",
-    ];
-    if settings.telemetry.metrics_address.is_none() {
-        open.push("read metrics (/metrics)");
-    }
-    if settings.recording.backend != RecordingBackend::Off {
-        open.push("fetch and delete recordings (/recordings)");
-    }
-    if livekit::mode(&settings.rtc) != RtcMode::Off {
-        open.push("join rooms and remove participants (/rtc)");
-        let gateway =
-            settings.sip.outbound_address.is_some() || settings.sip.gateways_json.is_some();
-        open.push(if gateway {
-            "place telephone calls at your expense and change hooks (/sip)"
-        } else {
-            "change hooks (/sip)"
-        });
-    }
-    open.join(", ")
-}
-
-/// Tells the user where the server listens, what it can do and what to try.
-fn announce(address: SocketAddr, settings: &Settings) {
-    let scheme = settings
-        .server
-        .tls_cert
-        .as_ref()
-        .map_or("http", |_| "https");
-    let open = unauthenticated_access(settings);
-    if !address.ip().is_loopback() && !open.is_empty() {
-        tracing::warn!(
-            "listening on {address}: anybody who can reach this address can, without a token, {open}"
-        );
-    }
-    // A shell variable, so that no secret is printed.
-    let token = if settings.auth.required {
-        " -H \"authorization: Bearer $TOKEN\""
-    } else {
-        ""
-    };
-    let program = std::env::args()
-        .next()
-        .unwrap_or_else(|| "vivavoce".to_owned());
-    let mut text = format!(
-        "Vivavoce {} listens on {scheme}://{address}\n\n",
-        env!("CARGO_PKG_VERSION")
-    );
-    for engine in engines(settings) {
-        text += &format!("  {engine}\n");
-    }
-    text += &format!(
-        "\nTry, in another terminal:\n\n  \
-         curl {scheme}://{address}/speak{token} -H 'content-type: application/json' -o hello.wav \\\n    \
-         -d '{{\"text\": \"Hello, I can speak.\", \"tts_config\": {{\"provider\": \"local\", \"model\": \"\", \"audio_format\": \"wav\"}}}}'\n  \
-         {program} transcribe hello.wav\n  \
-         curl {scheme}://{address}/voices{token}\n\n\
-         Or talk to it in a browser: {scheme}://{address}/console\n\
-         API reference: {scheme}://{address}/docs\n\n"
-    );
-    // A closed standard output does not prevent serving.
-    let _ = io::stdout().lock().write_all(text.as_bytes());
 }

@@ -111,8 +111,7 @@ fn speech_is_timed_at_the_vendor_and_through_the_server() {
 fn sessions_in_rooms_hear_are_heard_and_leave_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("agents.json");
-    let is_long = std::env::var_os("VIVAVOCE_LONG").is_some();
-    let cycles = if is_long { "1000" } else { "5" };
+    let cycles = if is_long() { "1000" } else { "5" };
     let output = vivavoce([
         "bench",
         "agents",

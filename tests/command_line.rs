@@ -11,15 +11,34 @@ fn help_has_examples_for_every_subcommand() {
         &["serve", "--help"],
         &["say", "--help"],
         &["transcribe", "--help"],
+        &["check", "--help"],
+        &["doctor", "--help"],
+        &["print-config", "--help"],
         &["voices", "--help"],
+        &["models", "--help"],
         &["bench", "--help"],
         &["bench", "sessions", "--help"],
+        &["emulate", "--help"],
         &["recordings", "--help"],
+        &["token", "--help"],
+        &["sip", "--help"],
+        &["sip", "trace", "--help"],
+        &["openapi", "--help"],
         &["health", "--help"],
     ] {
         let output = vivavoce(arguments);
         assert!(output.status.success());
-        assert!(stdout(&output).contains("Examples:"), "{arguments:?}");
+        let said = stdout(&output);
+        assert!(said.contains("Examples:"), "{arguments:?}");
+        // A line of a paragraph that is broken where the source is, and once more by the width of the terminal.
+        let paragraphs = said.split("\n\n").filter(|part| !part.contains("\n  "));
+        for lines in paragraphs.map(|part| part.lines().collect::<Vec<_>>()) {
+            let broken = lines.windows(2).find(|two| {
+                let next = two[1].split(' ').next().unwrap_or_default();
+                two[0].len() + 1 + next.len() <= 100
+            });
+            assert!(broken.is_none(), "{arguments:?}: {broken:?}");
+        }
     }
     assert!(!stdout(&vivavoce(["--help"])).contains("stt-worker"));
 }
@@ -75,6 +94,91 @@ fn check_tells_which_engines_there_are_and_what_to_install_for_the_others() {
     for package in ["pocketsphinx-en-us", "flite", "espeak-ng"] {
         assert!(stdout(&output).contains(package), "{}", stdout(&output));
     }
+}
+
+#[test]
+fn check_opens_what_settings_name_and_makes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |settings: &[&str]| {
+        let mut command = Command::new(VIVAVOCE);
+        command.arg("check").current_dir(folder.path());
+        for setting in settings {
+            command.args(["--set", setting]);
+        }
+        command.output().unwrap()
+    };
+    let output = check(&["recording.audit_file=accesses"]);
+    let said = stdout(&output);
+    for line in [
+        "data_dir  ./data: is not there yet, and can be made",
+        "recording.audit_file  accesses: is not there yet, and can be made",
+        "models.path  ./data/models: is not there",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    std::fs::write(folder.path().join("file"), "neither sound nor certificate").unwrap();
+    let output = check(&[
+        "data_dir=file/data",
+        "server.tls.cert=file",
+        "server.tls.key=file",
+        "rtc.turn.tls_cert=nowhere",
+        "rtc.turn.tls_key=nowhere",
+        "rtc.turn.tls_port=5349",
+        "rtc.turn.domain=turn.example",
+        "sip.hold_sound=file",
+        "providers.google.credentials=nowhere",
+    ]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = stderr(&output);
+    for problem in [
+        "data_dir: file/data: ",
+        "cache.path: file/data/cache: ",
+        "server.tls.cert: file: ",
+        "rtc.turn.tls_cert: nowhere: ",
+        "sip.hold_sound: file: ",
+        "providers.google.credentials: nowhere: ",
+    ] {
+        let lines = said.lines();
+        let of_it = lines.filter(|line| line.starts_with(&format!("vivavoce: {problem}")));
+        assert_eq!(of_it.count(), 1, "{problem}: {said}");
+    }
+}
+
+#[test]
+fn what_nobody_reads_any_more_ends_without_a_word() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = Command::new(VIVAVOCE)
+        .arg("check")
+        .current_dir(tempfile::tempdir().unwrap().path())
+        .stdout(writer)
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    assert_eq!(
+        (stderr(&output).as_str(), output.status.code()),
+        ("", Some(0))
+    );
+}
+
+#[test]
+fn a_port_or_a_folder_that_somebody_else_has_is_named_with_what_to_do() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let serve = ["serve", "--port", &port, "--set", "rtc.mode=off"];
+    let output = vivavoce(serve);
+    assert_eq!(output.status.code(), Some(1));
+    let said = stderr(&output);
+    for part in ["server.port", &port, "--port", "--takeover"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let folder = file.path().join("data").display().to_string();
+    let output = vivavoce(["serve", "--port", "0", "--data-dir", &folder]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = stderr(&output);
+    assert!(said.contains(&format!("data_dir: {folder}: ")), "{said}");
 }
 
 /// Mistakes that are more than a wrong shape of one value.

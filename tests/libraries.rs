@@ -12,10 +12,6 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const KEY: &str = "devkey";
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
-fn is_long() -> bool {
-    std::env::var_os("VIVAVOCE_LONG").is_some()
-}
-
 /// A port for a page of the tests.
 fn free_port() -> u16 {
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

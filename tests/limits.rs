@@ -69,8 +69,8 @@ async fn who_asks_too_often_is_told_when_to_come_again_in_the_usual_words() {
 #[tokio::test]
 async fn probes_are_never_refused() {
     let server = Server::start_with(&[RARELY]);
-    assert!(refused(&server, "/", "192.0.2.1", 5).await > 0);
-    for path in ["/healthz", "/readyz"] {
+    assert!(refused(&server, "/sessions", "192.0.2.1", 5).await > 0);
+    for path in ["/", "/healthz", "/readyz"] {
         assert_eq!(refused(&server, path, "192.0.2.1", 5).await, 0, "{path}");
     }
     for path in ["/metrics", "/%6detrics"] {
@@ -82,10 +82,10 @@ async fn probes_are_never_refused() {
 #[tokio::test]
 async fn machines_behind_a_trusted_proxy_are_counted_each_for_itself() {
     let server = Server::start_with(&[RARELY, ("SERVER_TRUSTED_PROXIES", "127.0.0.0/8")]);
-    assert!(refused(&server, "/", "192.0.2.1", 5).await > 0);
-    assert_eq!(refused(&server, "/", "192.0.2.2", 2).await, 0);
+    assert!(refused(&server, "/sessions", "192.0.2.1", 5).await > 0);
+    assert_eq!(refused(&server, "/sessions", "192.0.2.2", 2).await, 0);
     // What a caller writes before the proxy's own line does not make it another.
-    assert!(refused(&server, "/", "198.51.100.1, 192.0.2.1", 5).await > 0);
+    assert!(refused(&server, "/sessions", "198.51.100.1, 192.0.2.1", 5).await > 0);
 }
 
 /// A connection from an address of this machine.

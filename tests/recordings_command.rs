@@ -83,6 +83,14 @@ async fn a_byte_that_was_changed_in_the_store_is_found_and_its_recording_named()
     assert!(stdout(&none).contains("damaged  four  there is no such object"));
 }
 
+#[test]
+fn where_there_is_no_recording_the_list_says_so() {
+    let output = vivavoce(["recordings", "list"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "");
+    assert!(stderr(&output).contains("no recording is in the store"));
+}
+
 #[tokio::test]
 async fn what_is_stored_and_what_waits_is_listed_and_what_was_given_up_is_tried_again() {
     let server = Server::start_with(&[NULL]);

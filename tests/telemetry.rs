@@ -49,6 +49,10 @@ fn secrets_of_the_server() -> Vec<(&'static str, String)> {
         "SIP_REGISTRATIONS_JSON" => {
             json!([{"registrar": "127.0.0.1:9", "user": "1", "password": SECRET}]).to_string()
         }
+        "SIP_PHONES_JSON" => json!([{"user": "desk", "password": SECRET}]).to_string(),
+        "RECORDING_TENANTS_JSON" => json!({"a": {"redact_patterns": [SECRET]}}).to_string(),
+        // Secrets differ.
+        "AUTH_READ_SECRET" => format!("{SECRET}-of-readers"),
         "OPENAI_CLIENT_SECRET_KEY" => SECRET.repeat(2),
         "TURNS_BACKCHANNELS_JSON" => json!({"en": [SECRET]}).to_string(),
         "SIP_TENANT_HOSTS" => json!({"a": ["a.example"]}).to_string(),

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, crypto::ring};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, crypto::aws_lc_rs};
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::harness::*;
@@ -55,7 +55,7 @@ async fn connect(
 ) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(cert.clone()).unwrap();
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots)
@@ -122,7 +122,7 @@ async fn handshakes_that_nobody_finishes_keep_nobody_out_where_metrics_have_an_a
 
 /// The ClientHello of a client that says to want the host `local*ost`, of which rustls warns.
 fn hello_for_no_name() -> Vec<u8> {
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(RootCertStore::empty())

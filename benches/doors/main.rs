@@ -22,9 +22,10 @@ use vivavoce::actors::registry::voices::VoiceRegistry;
 use vivavoce::actors::session::SessionServices;
 use vivavoce::auth::Authenticator;
 use vivavoce::config::{Config, Settings};
-use vivavoce::hooks::{Configured, Hooks};
+use vivavoce::hooks::{Configured, HookFile, Hooks};
+use vivavoce::http::inspect::{Feed, SettingsInForce};
 use vivavoce::http::openai::OpenAi;
-use vivavoce::http::{self, AppState, Limits, Origins, Sockets, socket};
+use vivavoce::http::{self, AppState, Limits, Origins, Sockets, WhipSessions, socket};
 use vivavoce::quotas::{FairQueue, Quotas, Share};
 use vivavoce::synthesis::Synthesizer;
 use vivavoce::tls_roots::Authorities;
@@ -40,7 +41,7 @@ fn main() {
         .filter_map(|argument| argument.split_once('='))
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect();
-    rustls::crypto::ring::default_provider()
+    rustls::crypto::aws_lc_rs::default_provider()
         .install_default()
         .unwrap();
     let settings = Config::load(&flags, None).unwrap().settings;
@@ -102,7 +103,8 @@ fn parts(settings: &Settings) -> Parts {
     let configured = Configured::new(settings).unwrap();
     let told = WebhookSettings::new(settings, configured.keys());
     let webhooks = Webhooks::open(&told, &Authorities::default()).unwrap();
-    let hooks = Hooks::in_folder(configured, settings.storage.data_dir.clone());
+    let file = HookFile::new(settings.storage.data_dir.clone());
+    let hooks = Hooks::in_file(configured, file);
     Parts {
         state: web::Data::new(AppState {
             dialect: Arc::new(settings.dialect.words()),
@@ -125,9 +127,15 @@ fn parts(settings: &Settings) -> Parts {
             embedded_rooms: None,
             former: None,
             trunks: None,
+            feed: Feed::new(sessions.clone()),
             sessions,
             recordings: None,
+            egress: None,
+            mixes: None,
+            whip: WhipSessions::default(),
             models: Arc::new(Vec::new),
+            model_list: Arc::new(Vec::new),
+            settings: SettingsInForce::new(Vec::new()),
             draining: CancellationToken::new(),
             given: CancellationToken::new(),
             work: TaskTracker::new(),

@@ -91,7 +91,8 @@ fn main() {
         "mulaw-stream-decode-8k" => stream_decode(Encoding::Mulaw, narrow, count),
         "mulaw-compress-8k" => compress(Law::Mu, narrow, count),
         "alaw-compress-8k" => compress(Law::A, narrow, count),
-        "vad-16k" => vad(wide, count),
+        "vad-16k" => vad(&sound(wide), count),
+        "vad-noise-16k" => vad(&noise(wide), count),
         "denoise-16k" => denoise(wide, count),
         "denoise-48k" => denoise(full, count),
         "turns" => turns(count),
@@ -198,9 +199,23 @@ fn compress(law: Law, layout: Layout, count: usize) {
     }
 }
 
-fn vad(layout: Layout, count: usize) {
+/// A second of noise 46 dB below full scale.
+fn noise(layout: Layout) -> Vec<Pcm> {
+    let mut random = fastrand::Rng::with_seed(5);
+    let frame = || {
+        Pcm::new(
+            layout,
+            (0..layout.samples_in(FRAME))
+                .map(|_| random.i16(-285..=285))
+                .collect(),
+        )
+    };
+    std::iter::repeat_with(frame).take(FRAMES).collect()
+}
+
+fn vad(sound: &[Pcm], count: usize) {
     let mut vad = Vad::new(VadSettings::default());
-    for frame in sound(layout).iter().cycle().take(count) {
+    for frame in sound.iter().cycle().take(count) {
         black_box(vad.push(frame.samples()));
     }
 }

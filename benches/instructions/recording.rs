@@ -54,6 +54,7 @@ pub fn record(channels: Channels, complexity: u8, count: usize) {
             channels: 0,
             participants: Vec::new(),
             complete: false,
+            file: None,
         };
         let settings = RecordingSettings {
             channels,

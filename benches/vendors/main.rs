@@ -31,7 +31,7 @@ fn main() {
     let Some((vendor, direction)) = scenario.split_once('-') else {
         return;
     };
-    rustls::crypto::ring::default_provider()
+    rustls::crypto::aws_lc_rs::default_provider()
         .install_default()
         .unwrap();
     let settings = Config::load(&[], None).unwrap().settings;

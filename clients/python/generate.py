@@ -26,7 +26,7 @@ RESOURCES = {
     "Metadata": "Recording",
     "Page": "RecordingPage",
     "Participant": "RecordingParticipant",
-    "Participant2": "RoomMember",
+    "RoomParticipant": "RoomMember",
     "RoomDetails": "RoomDetails",
     "RoomList": "RoomList",
     "RoomSummary": "RoomSummary",

@@ -16,7 +16,7 @@ const RESOURCES = {
   Metadata: "Recording",
   Page: "RecordingPage",
   Participant: "RecordingParticipant",
-  Participant2: "RoomMember",
+  RoomParticipant: "RoomMember",
   RoomDetails: "RoomDetails",
   RoomSummary: "RoomSummary",
   SessionInfo: "SessionInfo",

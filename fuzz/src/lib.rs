@@ -5,7 +5,7 @@ pub use vivavoce_actors as actors;
 pub use vivavoce_audio as audio;
 pub use vivavoce_carriers as carriers;
 pub use vivavoce_config as config;
-pub use vivavoce_core::phone;
+pub use vivavoce_core::{phone, ssml};
 pub use vivavoce_hooks as hooks;
 pub use vivavoce_http as http;
 pub use vivavoce_models as models;

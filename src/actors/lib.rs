@@ -1,6 +1,9 @@
 //! Sessions and registries: actors that each own a piece of state. The HTTP handlers send them messages; audio bypasses
 //! their mailboxes.
 
+pub mod egress;
+mod ids;
+pub mod mixes;
 pub mod recorder;
 pub mod registry;
 pub mod responder;
@@ -8,6 +11,7 @@ pub mod restarts;
 pub mod room;
 pub mod session;
 pub mod stt;
+mod threads;
 pub mod tts;
 
 use actix::{Actor, Addr, AsyncContext, Context};

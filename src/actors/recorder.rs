@@ -24,6 +24,7 @@ use vivavoce_audio::opus::{
 use vivavoce_audio::recording_clock::{Piece, RecordingClock};
 use vivavoce_audio::{Channels, Layout, Pcm, SampleRate};
 use vivavoce_recordings::journal::Journal;
+use vivavoce_recordings::redaction::Redaction;
 use vivavoce_recordings::writers::{Job, LATE, Writers};
 use vivavoce_recordings::{Metadata, RecordingSettings, TranscriptLine};
 
@@ -43,6 +44,9 @@ const MAX_LINES: usize = 1 << 20;
 /// How long after a pause a final may be about sound of the pause: what recognisers take.
 const LATE_FINAL: Duration = Duration::from_secs(2);
 
+/// How long after a key nothing is kept: the next one may come, and tones last.
+const HIDDEN_AFTER_KEY: Duration = Duration::from_secs(2);
+
 /// Where a session's media tasks bring their audio. Clones are the same tap.
 #[derive(Clone)]
 pub struct Tap(Rc<RefCell<Tapped>>);
@@ -55,6 +59,10 @@ struct Tapped {
     paused: bool,
     /// When that was last over.
     resumed: Option<Instant>,
+    /// What is not in the transcript.
+    redaction: Redaction,
+    /// Until when nothing is kept of the input: keys are being pressed.
+    hidden_until: Option<Instant>,
     /// Wakes the task.
     full: Rc<Notify>,
 }
@@ -81,14 +89,28 @@ impl Tap {
             lines: String::new(),
             paused: false,
             resumed: None,
+            redaction: Redaction::default(),
+            hidden_until: None,
             full: Rc::default(),
         })))
+    }
+
+    /// Leaves this out of the transcript.
+    #[must_use]
+    pub fn redacting(self, redaction: Redaction) -> Self {
+        self.0.borrow_mut().redaction = redaction;
+        self
+    }
+
+    /// A key was pressed: nothing is kept of the input for a while.
+    pub fn hide_key(&self) {
+        self.0.borrow_mut().hidden_until = Some(Instant::now() + HIDDEN_AFTER_KEY);
     }
 
     /// Takes audio of the client that came at `at`, and the Opus packet that it came in.
     pub fn hear(&self, sound: &Pcm, packet: Option<&[u8]>, at: Instant) {
         let tapped = &mut *self.0.borrow_mut();
-        if tapped.paused {
+        if tapped.paused || tapped.hidden_until.is_some_and(|until| at < until) {
             return;
         }
         let at = at.saturating_duration_since(tapped.start);
@@ -140,7 +162,17 @@ impl Tap {
         if resumed.is_some_and(|resumed| resumed.elapsed() < LATE_FINAL) {
             return;
         }
+        let redacted = {
+            let tapped = self.0.borrow();
+            (!tapped.redaction.is_empty()).then(|| tapped.redaction.result(result))
+        };
+        let result = redacted.as_ref().unwrap_or(result);
         self.note(|at_ms| TranscriptLine::Heard { at_ms, result }.to_json());
+    }
+
+    /// A text that was said, as it may be in the transcript.
+    pub fn redacted(&self, text: &str) -> String {
+        self.0.borrow().redaction.text(text)
     }
 
     fn layout(&self) -> Layout {

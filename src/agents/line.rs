@@ -77,13 +77,18 @@ pub struct LineSession {
     session: RefCell<Option<InnerSession>>,
     agent: SocketWriter,
     identity: String,
+    /// Whether the agent has configured it.
+    is_ready: Cell<bool>,
     /// The agent's socket has closed.
     gone: CancellationToken,
 }
 
 impl LineSession {
-    /// Sound of the caller.
+    /// Sound of the caller. Before a config nobody would hear it, and the agent be told that it has not sent one.
     pub fn sound(&self, sound: Bytes) {
+        if !self.is_ready.get() {
+            return;
+        }
         if let Some(session) = &mut *self.session.borrow_mut() {
             session.binary(sound);
         }
@@ -154,6 +159,7 @@ impl Place for OnLine {
             session: RefCell::new(Some(inner)),
             agent: opening.writer,
             identity: line.call().participant_identity.clone(),
+            is_ready: Cell::new(false),
             gone: CancellationToken::new(),
         });
         line.connect(Some(Rc::clone(&session)));
@@ -178,7 +184,6 @@ async fn pass_on(mut client: InnerClient, session: Rc<LineSession>, line: Rc<dyn
         status,
         cause,
     };
-    let mut is_ready = false;
     // Whether something has been played of the utterance whose end is told next.
     let mut is_heard = false;
     let passing_on = async {
@@ -199,7 +204,7 @@ async fn pass_on(mut client: InnerClient, session: Rc<LineSession>, line: Rc<dyn
                 _ => {}
             }
             event.send(&session.agent, text);
-            if event.r#type == "ready" && !std::mem::replace(&mut is_ready, true) {
+            if event.r#type == "ready" && !session.is_ready.replace(true) {
                 session.agent.event(call("active", None).to_json());
             }
         }
@@ -278,7 +283,14 @@ impl LineSocket {
     fn telephone(&self, text: &str) -> bool {
         let fields: Result<Fields<'_>, _> = serde_json::from_str(text);
         let kind = fields.ok().and_then(|fields| fields.get("type"));
-        let known = ["\"hangup\"", "\"send_dtmf\"", "\"sip_transfer\""];
+        let known = [
+            "\"hangup\"",
+            "\"send_dtmf\"",
+            "\"sip_transfer\"",
+            "\"complete_transfer\"",
+            "\"cancel_transfer\"",
+            "\"hold\"",
+        ];
         if !kind.is_some_and(|kind| known.contains(&kind.get())) {
             return false;
         }
@@ -295,7 +307,12 @@ impl LineSocket {
             | CallCommand::Press {
                 participant_identity,
                 ..
+            }
+            | CallCommand::Hold {
+                participant_identity,
+                ..
             } => participant_identity.as_ref(),
+            CallCommand::Finish { .. } => None,
         };
         let stranger = whose.is_some_and(|identity| *identity != self.session.identity);
         if stranger || self.line.over().is_cancelled() {
@@ -311,6 +328,10 @@ impl LineSocket {
                     let problem = "this carrier's socket cannot press keys";
                     self.refuse(name, ErrorCode::CallFailed, problem);
                 }
+            }
+            CallCommand::Hold { .. } | CallCommand::Finish { .. } => {
+                let problem = "this carrier's socket can neither transfer a call nor hold it";
+                self.refuse(name, ErrorCode::CallFailed, problem);
             }
             CallCommand::Transfer(_) => {
                 let told = ServerMessage::SipTransferError {

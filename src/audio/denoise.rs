@@ -7,7 +7,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use nnnoiseless::DenoiseState;
+use vivavoce_fft::nnnoiseless::DenoiseState;
 
 use super::pcm::saturate;
 use super::{Layout, Resampler, SampleRate};

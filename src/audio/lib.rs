@@ -28,7 +28,7 @@
 //!
 //! [`pacer`] decides when output audio may leave, so that a listener is never more than a small lead behind;
 //! [`jitter`] is the buffer behind a network track; [`recording_clock`] puts both sides of a conversation on one clock;
-//! [`vad`] finds speech, [`rate_check`] hears whether it can have the rate that it is said to have. The [`bus`] distributes input audio to several readers; a slow reader loses the oldest chunks
+//! [`vad`] finds speech, [`tones`] finds pure tones, [`rate_check`] hears whether it can have the rate that it is said to have. The [`bus`] distributes input audio to several readers; a slow reader loses the oldest chunks
 //! and the loss is counted. All of them have fixed upper bounds of memory.
 //!
 //! # Example
@@ -82,6 +82,7 @@ pub mod room_mix;
 pub mod stretch;
 #[cfg(test)]
 mod test_signals;
+pub mod tones;
 pub mod track_receiver;
 pub mod vad;
 pub mod wav;

@@ -6,8 +6,7 @@
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-use realfft::num_complex::Complex32;
-use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
+use vivavoce_fft::{Complex32, ComplexToReal, RealToComplex, forward, inverse};
 
 use super::vad::RATE;
 
@@ -89,11 +88,10 @@ struct Transforms {
 
 impl Default for Transforms {
     fn default() -> Self {
-        let mut planner = RealFftPlanner::new();
         let mut transforms = Self {
-            pitch: planner.plan_fft_forward(PITCH_FFT),
-            back: planner.plan_fft_inverse(PITCH_FFT),
-            spectrum: planner.plan_fft_forward(SPECTRUM_FRAME),
+            pitch: forward(PITCH_FFT),
+            back: inverse(PITCH_FFT),
+            spectrum: forward(SPECTRUM_FRAME),
             taper: Vec::new(),
             window: hann(PITCH_FRAME),
         };

@@ -1,11 +1,20 @@
 //! Voice activity detection: where speech begins, pauses and ends in a 16 kHz mono stream. A small neural network
 //! (`earshot`) scores frames of 16 ms; hysteresis, a minimum duration and a hang-over turn scores into events. What an
 //! event means for a turn or an utterance is decided elsewhere.
+//!
+//! The [network] dominates the cost of a session, and most of what a line carries is not speech: a [gate] asks it only
+//! where something may have changed.
+
+mod gate;
+mod network;
 
 use std::fmt;
 use std::time::Duration;
 
 use super::format::SampleRate;
+
+pub use gate::sparing;
+pub use network::network;
 
 /// The detector's sample rate. Positions are samples at this rate since the first one pushed.
 pub const RATE: SampleRate = SampleRate::HZ_16000;
@@ -39,8 +48,7 @@ impl Default for VadSettings {
 
 /// A frame without louder samples than this is silent: 66 dB below full scale, where no speech is intelligible.
 const QUIET: u16 = 16;
-/// After this many silent frames the network's memory contains only silence, so it need not run for further ones: many
-/// lines are silent half of the time, and the network dominates the cost of detection.
+/// After this many silent frames the network's memory contains only silence, so it need not run for further ones.
 const SETTLED: u32 = 16;
 
 /// An event with the sample position where it happened. Events are delivered later than that, because the detector must
@@ -124,8 +132,7 @@ struct Decider {
 impl Vad {
     /// A detector at the start of a stream.
     pub fn new(settings: VadSettings) -> Self {
-        let mut network = earshot::Detector::default_boxed();
-        Self::with_score(settings, Box::new(move |frame| network.predict_i16(frame)))
+        Self::with_score(settings, sparing(network(), settings))
     }
 
     /// A detector with a given scorer.
@@ -293,7 +300,7 @@ mod tests {
 
     #[test]
     fn the_network_is_not_asked_about_lasting_quiet_and_would_say_that_it_is_none() {
-        let mut network = earshot::Detector::default_boxed();
+        let mut network = network();
         let mut noise = (0_u32..).map(|n| {
             let mixed = n
                 .wrapping_mul(2_654_435_761)
@@ -303,7 +310,7 @@ mod tests {
         });
         for _ in 0..200 {
             let frame: Vec<i16> = noise.by_ref().take(FRAME).collect();
-            let score = network.predict_i16(&frame);
+            let score = network(&frame);
             assert!(score < 0.3, "{score}");
         }
         let asked = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));

@@ -37,9 +37,21 @@ impl Whose {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access(Scope, Counted);
 
-/// The address of a caller without a tenant. It is ignored in comparisons: accesses of the same scope are equal.
+/// What is ignored in comparisons: accesses of the same scope are equal.
 #[derive(Debug, Clone, Default)]
-struct Counted(Option<IpAddr>);
+struct Counted {
+    /// The address of a caller without a tenant.
+    address: Option<IpAddr>,
+    /// Whether the caller changes nothing.
+    reads_only: bool,
+}
+
+impl Counted {
+    const NOBODY: Self = Self {
+        address: None,
+        reads_only: false,
+    };
+}
 
 impl PartialEq for Counted {
     fn eq(&self, _: &Self) -> bool {
@@ -62,12 +74,12 @@ enum Scope {
 impl Access {
     /// Full access without a tenant: authentication is off, or the token belongs to no tenant.
     pub const fn anonymous() -> Self {
-        Self(Scope::Everything, Counted(None))
+        Self(Scope::Everything, Counted::NOBODY)
     }
 
     /// Access of a tenant.
     pub(crate) const fn tenant_only(tenant: TenantId) -> Self {
-        Self(Scope::Tenant(tenant), Counted(None))
+        Self(Scope::Tenant(tenant), Counted::NOBODY)
     }
 
     /// Access of the tenant with this id.
@@ -88,12 +100,12 @@ impl Access {
 
     /// A session authenticated without a tenant: it has no access to what tenants own.
     pub const fn operator_session() -> Self {
-        Self(Scope::Operator, Counted(None))
+        Self(Scope::Operator, Counted::NOBODY)
     }
 
     /// A session without a token while authentication is on: it has no access to what anybody owns.
     pub const fn public() -> Self {
-        Self(Scope::Public, Counted(None))
+        Self(Scope::Public, Counted::NOBODY)
     }
 
     /// Whether the caller is unauthenticated while authentication is on.
@@ -121,15 +133,38 @@ impl Access {
     /// The same access, counted for this address if it has no tenant, or for the operator without an address.
     #[must_use]
     pub fn counted_by(self, address: Option<IpAddr>) -> Self {
-        Self(self.0, Counted(address))
+        let counted = Counted { address, ..self.1 };
+        Self(self.0, counted)
+    }
+
+    /// The same access, to look at things and not to change them.
+    #[must_use]
+    pub fn reading_only(self) -> Self {
+        let reads_only = true;
+        let counted = Counted {
+            reads_only,
+            ..self.1
+        };
+        Self(self.0, counted)
+    }
+
+    /// Whether the caller may look at things and not change them: what it sees is not less.
+    pub const fn reads_only(&self) -> bool {
+        self.1.reads_only
     }
 
     /// The party that the use of resources is counted for.
     pub fn party(&self) -> Party {
         match (&self.0, &self.1) {
             (Scope::Tenant(tenant), _) => Party::Tenant(tenant.clone()),
-            (_, Counted(Some(address))) => Party::Address(*address),
-            (_, Counted(None)) => Party::Operator,
+            (
+                _,
+                Counted {
+                    address: Some(address),
+                    ..
+                },
+            ) => Party::Address(*address),
+            (_, Counted { address: None, .. }) => Party::Operator,
         }
     }
 

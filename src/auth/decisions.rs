@@ -89,10 +89,10 @@ mod tests {
     fn an_answer_is_forgotten_in_time() {
         let decisions = Decisions::new(Duration::from_secs(10)).unwrap();
         let (key, now) = (key(["t", "GET", "/voices", ""]), Instant::now());
-        decisions.put(key, Holder(None), now);
+        decisions.put(key, Holder::of(None), now);
         assert_eq!(
             decisions.get(&key, now + Duration::from_millis(9_999)),
-            Some(Holder(None))
+            Some(Holder::of(None))
         );
         assert_eq!(decisions.get(&key, now + Duration::from_secs(10)), None);
         assert!(Decisions::new(Duration::ZERO).is_none());
@@ -105,7 +105,7 @@ mod tests {
         for number in 0..3 * MAX_DECISIONS as u64 {
             let mut key = [0; 32];
             key[..8].copy_from_slice(&number.to_le_bytes());
-            decisions.put(Key(key), Holder(None), now);
+            decisions.put(Key(key), Holder::of(None), now);
         }
         assert!(decisions.answers.len() <= MAX_DECISIONS);
     }

@@ -13,6 +13,9 @@
 //! | a tenant | what it owns |
 //! | a session without a token, if `auth.socket` is `public` | what nobody owns |
 //!
+//! A token of the operator or of a tenant may be one that only reads: [`Access::reads_only`]. It sees the same and changes
+//! nothing; `src/http/auth.rs` refuses its requests other than `GET`, and its sockets.
+//!
 //! # From a token to an access
 //!
 //! [`Authenticator::identify`] compares the token with the shared secrets, in constant time. If none matches and a
@@ -245,13 +248,18 @@ impl Authenticator {
         }))
     }
 
-    fn admit(&self, interface: Interface, Holder(tenant): Holder) -> Result<Access, AuthError> {
-        match (tenant, interface) {
-            (Some(tenant), _) => Ok(Access::tenant_only(tenant)),
-            (None, _) if self.require_tenant => Err(AuthError::Unauthorized),
-            (None, Interface::Rest) => Ok(Access::anonymous()),
-            (None, Interface::Socket) => Ok(Access::operator_session()),
-        }
+    fn admit(&self, interface: Interface, holder: Holder) -> Result<Access, AuthError> {
+        let access = match (holder.tenant, interface) {
+            (Some(tenant), _) => Access::tenant_only(tenant),
+            (None, _) if self.require_tenant => return Err(AuthError::Unauthorized),
+            (None, Interface::Rest) => Access::anonymous(),
+            (None, Interface::Socket) => Access::operator_session(),
+        };
+        Ok(if holder.reads_only {
+            access.reading_only()
+        } else {
+            access
+        })
     }
 }
 
@@ -324,6 +332,7 @@ mod tests {
         Auth {
             required: true,
             api_secret: Some(Secret::new("house")),
+            read_secret: None,
             api_secrets_json: Some(JsonText(tenants)),
             service_url: None,
             signing_key_path: None,
@@ -491,6 +500,28 @@ mod tests {
             ..tenant_a()
         };
         assert!(problems(&half)[0].starts_with("auth.service_url: "));
+    }
+
+    #[test]
+    fn a_token_that_reads_sees_the_same_and_is_known_by_that() {
+        let settings = Auth {
+            read_secret: Some(Secret::new("looks")),
+            ..settings(json!([
+                {"id": "a", "secret": "of-a"},
+                {"id": "a", "secret": "looks-a", "read_only": true},
+            ]))
+        };
+        for (token, access, reads_only) in [
+            ("house", Access::anonymous(), false),
+            ("looks", Access::anonymous(), true),
+            ("of-a", Access::of_tenant("a"), false),
+            ("looks-a", Access::of_tenant("a"), true),
+        ] {
+            let got = at(&settings, Interface::Rest, &format!("api_key={token}")).unwrap();
+            assert_eq!(got, access, "{token}");
+            assert_eq!(got.reads_only(), reads_only, "{token}");
+            assert_eq!(got.counted_by(None).reads_only(), reads_only, "{token}");
+        }
     }
 
     #[test]

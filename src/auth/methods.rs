@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use super::secrets::Secrets;
-use super::token::Token;
+use super::token::{Holder, Token};
 use vivavoce_config::{Auth, HttpUrl, JsonText, Secret, SocketAuth};
 use vivavoce_core::party::TenantId;
 
@@ -29,10 +29,15 @@ pub fn problems(settings: &Auth) -> Vec<String> {
 pub fn warnings(settings: &Auth) -> Vec<String> {
     let mut warnings = Vec::new();
     let short = |secret: &Secret| secret.expose().len() < GOOD_SECRET_BYTES;
-    if settings.api_secret.as_ref().is_some_and(short) {
-        warnings.push(format!(
-            "auth.api_secret is shorter than {GOOD_SECRET_BYTES} bytes: it can be guessed"
-        ));
+    for (key, secret) in [
+        ("auth.api_secret", &settings.api_secret),
+        ("auth.read_secret", &settings.read_secret),
+    ] {
+        if secret.as_ref().is_some_and(short) {
+            warnings.push(format!(
+                "{key} is shorter than {GOOD_SECRET_BYTES} bytes: it can be guessed"
+            ));
+        }
     }
     let entries = settings.api_secrets_json.as_ref().map(entries);
     for entry in entries.and_then(Result::ok).iter().flatten() {
@@ -44,6 +49,7 @@ pub fn warnings(settings: &Auth) -> Vec<String> {
         }
     }
     let method = settings.api_secret.is_some()
+        || settings.read_secret.is_some()
         || settings.api_secrets_json.is_some()
         || settings.service_url.is_some();
     if method && !settings.required {
@@ -60,10 +66,15 @@ pub fn warnings(settings: &Auth) -> Vec<String> {
              and enter rooms that nobody owns and no telephone is in{records}"
         ));
     }
-    if settings.require_tenant && settings.api_secret.is_some() {
-        let useless =
-            "auth.require_tenant: auth.api_secret belongs to no tenant, so it is never accepted";
-        warnings.push(useless.to_owned());
+    for (key, secret) in [
+        ("auth.api_secret", &settings.api_secret),
+        ("auth.read_secret", &settings.read_secret),
+    ] {
+        if settings.require_tenant && secret.is_some() {
+            warnings.push(format!(
+                "auth.require_tenant: {key} belongs to no tenant, so it is never accepted"
+            ));
+        }
     }
     warnings
 }
@@ -73,7 +84,18 @@ impl Methods {
         let mut problems = Vec::new();
         let mut methods = Self::default();
         if let Some(secret) = &settings.api_secret {
-            methods.add("auth.api_secret", secret.expose(), None, &mut problems);
+            let holder = Holder {
+                tenant: None,
+                reads_only: false,
+            };
+            methods.add("auth.api_secret", secret.expose(), holder, &mut problems);
+        }
+        if let Some(secret) = &settings.read_secret {
+            let holder = Holder {
+                tenant: None,
+                reads_only: true,
+            };
+            methods.add("auth.read_secret", secret.expose(), holder, &mut problems);
         }
         if let Some(json) = &settings.api_secrets_json {
             match entries(json) {
@@ -125,26 +147,27 @@ impl Methods {
             let place = format!("auth.api_secrets_json: entry {}", index + 1);
             match TenantId::new(&entry.id) {
                 Err(problem) => problems.push(format!("{place}: id {problem}")),
-                Ok(_) if entries[..index].iter().any(|other| other.id == entry.id) => {
+                // One that changes nothing may stand beside the other.
+                Ok(_) if entries[..index].iter().any(|other| other.is_same(entry)) => {
                     problems.push(format!("{place}: id {:?} is there twice", entry.id));
                 }
-                Ok(tenant) => self.add(&place, &entry.secret, Some(tenant), problems),
+                Ok(tenant) => {
+                    let holder = Holder {
+                        tenant: Some(tenant),
+                        reads_only: entry.read_only,
+                    };
+                    self.add(&place, &entry.secret, holder, problems);
+                }
             }
         }
     }
 
-    fn add(
-        &mut self,
-        place: &str,
-        secret: &str,
-        tenant: Option<TenantId>,
-        problems: &mut Vec<String>,
-    ) {
+    fn add(&mut self, place: &str, secret: &str, holder: Holder, problems: &mut Vec<String>) {
         match Token::new(secret) {
             None => problems.push(format!(
                 "{place}: a secret must not be empty and not contain spaces: no client could send it"
             )),
-            Some(secret) if !self.secrets.add(&secret, tenant) => {
+            Some(secret) if !self.secrets.add(&secret, holder) => {
                 problems.push(format!("{place}: this secret has another owner already"));
             }
             Some(_) => {}
@@ -157,6 +180,14 @@ impl Methods {
 struct Entry {
     id: String,
     secret: String,
+    #[serde(default)]
+    read_only: bool,
+}
+
+impl Entry {
+    fn is_same(&self, other: &Self) -> bool {
+        self.id == other.id && self.read_only == other.read_only
+    }
 }
 
 /// serde's error for an invalid entry may quote it, so it is not repeated.
@@ -166,7 +197,7 @@ fn entries(json: &JsonText) -> Result<Vec<Entry>, String> {
     let entry = |(index, value)| {
         Entry::deserialize(value).map_err(|_: serde_json::Error| {
             format!(
-                "entry {}: must be {{\"id\", \"secret\"}}, both texts",
+                "entry {}: must be {{\"id\", \"secret\"}}, both texts, and \"read_only\", true or false, where it is",
                 index + 1
             )
         })

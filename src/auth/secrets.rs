@@ -6,7 +6,6 @@ use std::fmt;
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
 use super::token::{Holder, Token};
-use vivavoce_core::party::TenantId;
 
 /// A digest in machine words: a constant-time comparison byte by byte would cost many times as much.
 type Words = [u64; 4];
@@ -27,15 +26,12 @@ pub(super) struct Secrets(Vec<Known>);
 
 impl Secrets {
     /// Adds a secret. Returns `false` if it is known already, because its owner would be ambiguous.
-    pub(super) fn add(&mut self, secret: &Token, tenant: Option<TenantId>) -> bool {
+    pub(super) fn add(&mut self, secret: &Token, holder: Holder) -> bool {
         let digest = words(secret.digest());
         if self.0.iter().any(|known| known.digest == digest) {
             return false;
         }
-        self.0.push(Known {
-            digest,
-            holder: Holder(tenant),
-        });
+        self.0.push(Known { digest, holder });
         true
     }
 
@@ -64,6 +60,7 @@ impl fmt::Debug for Secrets {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vivavoce_core::party::TenantId;
 
     fn token(text: &str) -> Token {
         Token::new(text).unwrap()
@@ -72,12 +69,15 @@ mod tests {
     #[test]
     fn a_secret_opens_only_as_a_whole() {
         let mut secrets = Secrets::default();
-        assert!(secrets.add(&token("house"), None));
+        assert!(secrets.add(&token("house"), Holder::of(None)));
         let tenant = TenantId::new("a").unwrap();
-        assert!(secrets.add(&token("of-a"), Some(tenant.clone())));
-        assert!(!secrets.add(&token("of-a"), None), "one secret, two owners");
-        assert_eq!(secrets.find(&token("house")), Some(Holder(None)));
-        assert_eq!(secrets.find(&token("of-a")), Some(Holder(Some(tenant))));
+        assert!(secrets.add(&token("of-a"), Holder::of(Some(tenant.clone()))));
+        assert!(
+            !secrets.add(&token("of-a"), Holder::of(None)),
+            "one secret, two owners"
+        );
+        assert_eq!(secrets.find(&token("house")), Some(Holder::of(None)));
+        assert_eq!(secrets.find(&token("of-a")), Some(Holder::of(Some(tenant))));
         for wrong in ["hous", "houses", "House", "of-b", "a"] {
             assert_eq!(secrets.find(&token(wrong)), None, "{wrong}");
         }

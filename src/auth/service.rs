@@ -255,7 +255,7 @@ impl AuthService {
         let response = request.send().await.map_err(unreachable)?;
         let status = response.status();
         match status {
-            StatusCode::OK => Answer::read(response).await?.tenant().map(Holder),
+            StatusCode::OK => Answer::read(response).await?.holder(),
             StatusCode::UNAUTHORIZED => Err(AuthError::Unauthorized),
             _ if status.is_client_error() => {
                 tracing::debug!(%status, "the authentication service refused a request");
@@ -358,9 +358,9 @@ impl Answer {
         Ok(answer)
     }
 
-    /// The tenant that the answer names. No tenant means full access, so anything that may have been meant to name a
+    /// Who the answer says that the holder is. No tenant means full access, so anything that may have been meant to name a
     /// tenant but cannot be parsed is an error.
-    fn tenant(&self) -> Result<Option<TenantId>, AuthError> {
+    fn holder(&self) -> Result<Holder, AuthError> {
         use serde_json::Value;
         let failed = |why| {
             warn(format_args!("gave an answer that {why}"));
@@ -375,19 +375,27 @@ impl Answer {
             return Err(failed("may have been truncated"));
         }
         if text {
-            return Ok(None);
+            return Ok(Holder {
+                tenant: None,
+                reads_only: false,
+            });
         }
         let Ok(Value::Object(answer)) = serde_json::from_slice(&self.body) else {
             return Err(failed("is not a JSON object"));
         };
-        match answer.get("id") {
-            None | Some(Value::Null) => Ok(None),
-            Some(id) => id
-                .as_str()
-                .and_then(|id| TenantId::new(id).ok())
-                .map(Some)
-                .ok_or_else(|| failed("has an id that is not a valid tenant id")),
-        }
+        let tenant = match answer.get("id") {
+            None | Some(Value::Null) => None,
+            Some(id) => {
+                let id = id.as_str().and_then(|id| TenantId::new(id).ok());
+                Some(id.ok_or_else(|| failed("has an id that is not a valid tenant id"))?)
+            }
+        };
+        let reads_only = match answer.get("read_only") {
+            None | Some(Value::Null) => false,
+            Some(Value::Bool(only)) => *only,
+            Some(_) => return Err(failed("has a read_only that is neither true nor false")),
+        };
+        Ok(Holder { tenant, reads_only })
     }
 }
 
@@ -502,7 +510,7 @@ mod tests {
             body,
             ..Answer::default()
         };
-        answer.tenant()
+        answer.holder().map(|holder| holder.tenant)
     }
 
     #[test]
@@ -559,7 +567,7 @@ mod tests {
                 claims_json: true,
                 end_unmarked: false,
             };
-            assert_eq!(answer.tenant(), Err(AuthError::ServiceFailed), "{body}");
+            assert_eq!(answer.holder(), Err(AuthError::ServiceFailed), "{body}");
         }
         for yes in [
             "application/json",
@@ -581,7 +589,7 @@ mod tests {
                 claims_json: false,
                 end_unmarked: true,
             };
-            answer.tenant()
+            answer.holder().map(|holder| holder.tenant)
         };
         for body in ["", " ", "OK", "{\"id\""] {
             assert_eq!(cut(body), Err(AuthError::ServiceFailed), "{body:?}");

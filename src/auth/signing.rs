@@ -11,7 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use rustls::SignatureAlgorithm;
-use rustls::crypto::ring::sign::any_supported_type;
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::value::RawValue;
@@ -35,7 +35,9 @@ pub enum KeyError {
     #[error("holds no unencrypted private key in PEM (PKCS#8, PKCS#1 or SEC1)")]
     NotPem,
     /// The key is of an unsupported type or size.
-    #[error("the key must be RSA of 2048 to 4096 bits, or on the curve P-256")]
+    #[error(
+        "the key must be RSA of 2048 to 8192 bits whose numbers belong together, or on the curve P-256"
+    )]
     Kind,
 }
 
@@ -117,7 +119,7 @@ impl Key {
     pub fn from_pem(pem: &[u8]) -> Result<Self, KeyError> {
         // The cause would quote lines of the file.
         let der = PrivateKeyDer::from_pem_slice(pem).map_err(|_| KeyError::NotPem)?;
-        // What the key is, and whether it is supported: RSA of 2048 to 4096 bits, or an elliptic curve.
+        // What the key is, and whether it is supported: RSA of 2048 to 8192 bits, or an elliptic curve.
         let kind = any_supported_type(&der).map_err(|_| KeyError::Kind)?;
         match (&der, kind.algorithm()) {
             (PrivateKeyDer::Pkcs1(der), SignatureAlgorithm::RSA) => Ok(Self {

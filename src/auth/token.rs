@@ -47,7 +47,22 @@ impl Credentials<'_> {
 
 /// The holder of a valid token: a tenant, or somebody without a tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Holder(pub(super) Option<TenantId>);
+pub(super) struct Holder {
+    pub(super) tenant: Option<TenantId>,
+    /// Whether it changes nothing.
+    pub(super) reads_only: bool,
+}
+
+#[cfg(test)]
+impl Holder {
+    /// Somebody who may also change things.
+    pub(super) const fn of(tenant: Option<TenantId>) -> Self {
+        Self {
+            tenant,
+            reads_only: false,
+        }
+    }
+}
 
 /// A token from a request: never empty, without spaces and control characters, never printed.
 #[derive(Clone, PartialEq, Eq)]

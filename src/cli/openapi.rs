@@ -8,6 +8,9 @@ use crate::actors::session::socket_schema;
 use crate::http::{livekit_api_page, openapi};
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    vivavoce openapi > openapi.json\n  \
+    vivavoce openapi --socket > socket.json    the messages of /ws")]
 pub(super) struct Arguments {
     /// Print the JSON Schema of the socket's messages instead
     #[arg(long)]

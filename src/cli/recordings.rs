@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::providers::StoreError;
 use crate::recordings::recording_location::RecordingLocation;
 use crate::recordings::verify::{VerifyError, verify_recording};
-use crate::recordings::{catalogue, journal, uploader};
+use crate::recordings::{AUDIO, catalogue, journal, uploader};
 use crate::server;
 use crate::tls_roots::Authorities;
 
@@ -22,7 +22,7 @@ use crate::tls_roots::Authorities;
     vivavoce recordings verify                 every recording in the store\n  \
     vivavoce recordings verify call-17 --json  one of them, for programs\n  \
     vivavoce recordings retry                  after the bucket or its credentials are right again\n\n\
-    The store is that of the settings (recording.*). Exit status: 0 all is well, 1 something is damaged or the store\n\
+    The store is that of the settings (recording.*). Exit status: 0 all is well, 1 something is damaged or the store \
     cannot be asked, 2 wrong use or settings.")]
 pub(super) struct Arguments {
     #[command(subcommand)]
@@ -86,6 +86,7 @@ async fn list(config: &Config, output: Output) -> Result<(), Failure> {
     let store = opened(config).await?;
     let prefix = &config.settings.recording.prefix;
     let mut out = BufWriter::new(stdout().lock());
+    let mut listed = 0;
     for place in catalogue::all(&*store, prefix)
         .await
         .map_err(Failure::work)?
@@ -106,6 +107,7 @@ async fn list(config: &Config, output: Output) -> Result<(), Failure> {
             fields.insert("state".to_owned(), "stored".into());
         }
         line(&mut out, output, &value, &text);
+        listed += 1;
     }
     for Waiting {
         stream_id,
@@ -123,8 +125,13 @@ async fn list(config: &Config, output: Output) -> Result<(), Failure> {
             fields.insert("tenant".to_owned(), tenant.into());
         }
         line(&mut out, output, &value, text.trim_end());
+        listed += 1;
     }
     let _ = out.flush();
+    if listed == 0 && !output.json {
+        // Not on standard output, where there is a line for each.
+        eprintln!("no recording is in the store, and none waits for upload");
+    }
     Ok(())
 }
 
@@ -223,6 +230,9 @@ async fn verify(
                 &json!({"stream_id": name, "good": true}),
                 &format!("good     {name}"),
             ),
+            // A folder or a file that an egress was asked to name.
+            Err(VerifyError::Store(StoreError::NotFound))
+                if stream_ids.is_empty() && !has_audio(&store, prefix, place).await => {}
             Err(damage) => {
                 damaged += 1;
                 let value =
@@ -244,6 +254,12 @@ async fn verify(
         )));
     }
     Ok(())
+}
+
+/// Whether there is audio where that of a recording is. If the store cannot say, there may be.
+async fn has_audio(store: &server::Store, prefix: &str, place: &RecordingLocation) -> bool {
+    let known = store.head(&place.key(prefix, AUDIO)).await;
+    !matches!(known, Err(StoreError::NotFound))
 }
 
 fn retry(config: &Config, output: Output) -> Result<(), Failure> {

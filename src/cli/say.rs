@@ -32,13 +32,13 @@ const PLAYERS: &[(&str, &[&str])] = &[
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     vivavoce say \"Good morning.\"                     aloud, where a player is installed\n  \
-    vivavoce say \"Good morning.\" -o morning.mp3      the name decides the format: wav, mp3, ogg, pcm, ulaw, alaw\n  \
+    vivavoce say \"Good morning.\" -o morning.mp3      the name decides the format\n  \
     vivavoce say -v espeak-de \"Guten Tag.\" -o tag.wav\n  \
     echo \"From a pipe.\" | vivavoce say - -o - > pipe.wav")]
 pub(super) struct Arguments {
     /// The text; `-` reads it from standard input
     text: String,
-    /// The output file, or `-` for standard output (WAV unless --format is given)
+    /// The output file (.wav, .mp3, .ogg, .pcm, .ulaw, .alaw), or `-` for standard output (WAV unless --format is given)
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// A voice listed by `vivavoce voices`

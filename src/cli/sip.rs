@@ -1,4 +1,6 @@
-//! `vivavoce sip`: what becomes of telephone calls.
+//! `vivavoce sip`: what becomes of telephone calls: by the rules that a server keeps ([`trace`] follows a real one).
+
+mod trace;
 
 use std::io::{self, Read as _};
 use std::net::IpAddr;
@@ -14,6 +16,9 @@ use crate::telephony::dispatch::{self, Entered, Facts, Gate, Placement, Route};
 use crate::telephony::trunks::{Filter, Trunks};
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    vivavoce sip trace                    follow the messages of the next call\n  \
+    vivavoce sip rules test invite.txt    which rule a call would take")]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -23,6 +28,8 @@ pub struct Arguments {
 enum Command {
     /// Dispatch rules of inbound calls
     Rules(Rules),
+    /// Follow the SIP messages of a call at the running server
+    Trace(trace::Arguments),
 }
 
 #[derive(Debug, Args)]
@@ -35,7 +42,7 @@ struct Rules {
 enum RulesCommand {
     /// Say which trunk and which rule a call would take, and why
     #[command(
-        after_help = "The INVITE is text as a trace or a log shows it. Trunks and rules are those that the server keeps in its data\n\
+        after_help = "Examples:\n  vivavoce sip rules test invite.txt --source 198.51.100.7\n\nThe INVITE is text as a trace or a log shows it. Trunks and rules are those that the server keeps in its data \
         folder. Exit status: 0 the call would be let in, 1 it would be refused."
     )]
     Test(Test),
@@ -54,7 +61,13 @@ struct Test {
 }
 
 pub fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure> {
-    if test(&config.settings, arguments).map_err(Failure::usage)? {
+    let test = match &arguments.command {
+        Command::Trace(arguments) => return trace::run(config, arguments),
+        Command::Rules(Rules {
+            command: RulesCommand::Test(test),
+        }) => test,
+    };
+    if would_take(&config.settings, test).map_err(Failure::usage)? {
         Ok(())
     } else {
         Err(Failure::work("the call would be refused"))
@@ -62,10 +75,7 @@ pub fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Whether the call would be let in.
-fn test(settings: &Settings, arguments: &Arguments) -> Result<bool, String> {
-    let Command::Rules(Rules {
-        command: RulesCommand::Test(test),
-    }) = &arguments.command;
+fn would_take(settings: &Settings, test: &Test) -> Result<bool, String> {
     let text = read(&test.invite).map_err(|error| format!("{}: {error}", test.invite.display()))?;
     let (called, headers) =
         read_invite(&text).map_err(|error| format!("{}: {error}", test.invite.display()))?;
@@ -129,12 +139,12 @@ fn decide(
     } else {
         call.from
     };
-    println!("call from {from} to {}, source {source}", call.to);
+    tell!("call from {from} to {}, source {source}", call.to);
     let sip = &settings.sip;
     let canonical = source.to_canonical();
     let mut networks = sip.allowed_addresses.0.iter();
     if !networks.any(|network| network.contains(&canonical)) {
-        println!("refused (403): the source is none of sip.allowed_addresses");
+        tell!("refused (403): the source is none of sip.allowed_addresses");
         return false;
     }
     let all = trunks.list_inbound(Filter::default(), &[]);
@@ -149,16 +159,16 @@ fn decide(
             Ok(()) if taken == Some(&trunk.sip_trunk_id) => "the call comes by it".to_owned(),
             Ok(()) => "another trunk comes first".to_owned(),
         };
-        println!("trunk {}: {why}", label(&trunk.sip_trunk_id, &trunk.name));
+        tell!("trunk {}: {why}", label(&trunk.sip_trunk_id, &trunk.name));
     }
     match &gate {
         Gate::Refused(id, mismatch) => {
-            println!("refused (403) by trunk {id}: {mismatch}");
+            tell!("refused (403) by trunk {id}: {mismatch}");
             return false;
         }
-        Gate::NoTrunk => println!("no trunk is for this number: sip.* decides"),
+        Gate::NoTrunk => tell!("no trunk is for this number: sip.* decides"),
         Gate::Trunk(trunk) if !trunk.auth_username.is_empty() => {
-            println!(
+            tell!(
                 "user name and password are asked for (401), as {}",
                 trunk.auth_username
             );
@@ -186,17 +196,17 @@ fn decide(
             }
             (Ok(()), _) => "another rule comes first".to_owned(),
         };
-        println!("rule {}: {why}", label(id, &rule.name));
+        tell!("rule {}: {why}", label(id, &rule.name));
     }
     match route {
-        Route::AskPin => println!("answered, and asked for a PIN (try --pin)"),
+        Route::AskPin => tell!("answered, and asked for a PIN (try --pin)"),
         Route::WrongPin => {
-            println!("the PIN is wrong: it is asked for again, three times in all");
+            tell!("the PIN is wrong: it is asked for again, three times in all");
             return false;
         }
         Route::Rule(rule) => {
             let placed = Placement::new(&rule, ends, "SCL_<id>");
-            println!("room {:?}, identity {:?}", placed.room, placed.identity);
+            tell!("room {:?}, identity {:?}", placed.room, placed.identity);
         }
         Route::NoRule => {
             let prefix = sip.room_prefix.clone().unwrap_or_default();
@@ -204,7 +214,7 @@ fn decide(
                 Some(RoomMode::Call) => ", or one of its own where another call is in it",
                 _ => "",
             };
-            println!("room {:?} by sip.room_prefix{own}", prefix + call.to);
+            tell!("room {:?} by sip.room_prefix{own}", prefix + call.to);
         }
     }
     true

@@ -12,7 +12,7 @@ use crate::providers::{ApiKey, RoomPass};
 /// The arguments.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  vivavoce token --room kitchen --identity ann\n\nThe token lets its bearer join this room, publish, subscribe, send data \
+    after_help = "Examples:\n  vivavoce token --room kitchen --identity ann\n\nThe token lets its bearer join this room, publish, subscribe, send data \
         and change its own metadata, and nothing else."
 )]
 pub(super) struct Arguments {
@@ -53,7 +53,8 @@ pub(super) fn run(config: &Config, arguments: &Arguments) -> Result<(), Failure>
         name: arguments.name.as_ref().unwrap_or(&arguments.identity),
         lifetime: ttl.unwrap_or(settings.rtc.token_ttl_seconds),
         tenant: None,
+        supervises: None,
     };
-    println!("{}", key.token("rtc", &pass).map_err(Failure::work)?);
+    tell!("{}", key.token("rtc", &pass).map_err(Failure::work)?);
     Ok(())
 }

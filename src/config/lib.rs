@@ -65,7 +65,7 @@ use value::SettingValue;
 pub use value::{
     ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, MediaEncryption, Networks,
     OptionalPort, Percent, PortRange, RecordingBackend, RecordingLayout, ReferScheme, RoomMode,
-    RtcMode, Secret, SipTransport, SocketAuth, VendorUrl,
+    RtcMode, Secret, SipTransport, SocketAuth, TransferWithoutAgent, VendorUrl,
 };
 
 /// Parses a settings file, for the fuzz target `settings_file`.
@@ -200,10 +200,11 @@ impl fmt::Debug for Resolved {
 }
 
 /// What is read again on SIGHUP: a key, or the beginning of keys where it ends in a dot. Anything else waits for a restart.
-pub const RELOADED: [&str; 20] = [
+pub const RELOADED: [&str; 21] = [
     "agent.",
     "auth.api_secret",
     "auth.api_secrets_json",
+    "auth.read_secret",
     "limits.recognisers",
     "limits.recordings",
     "limits.requests_per_second",

@@ -11,7 +11,8 @@ use super::endpoint::Endpoint;
 use super::value::{
     Addresses, ByteSize, HttpUrl, HttpUrls, JsonText, List, LogFormat, LogLevel, MediaEncryption,
     Millis, Networks, OptionalPort, Percent, PortRange, RecordingBackend, RecordingLayout,
-    ReferScheme, RoomMode, RtcMode, Secret, SettingValue, SipTransport, SocketAuth, VendorUrl,
+    ReferScheme, RoomMode, RtcMode, Secret, SettingValue, SipTransport, SocketAuth,
+    TransferWithoutAgent, VendorUrl,
 };
 
 /// The declaration of a setting.
@@ -364,7 +365,11 @@ settings! {
         required: bool = "false", "auth.required", "AUTH_REQUIRED";
         /// The shared secret, of 32 random bytes or more. It belongs to no tenant and gives access to everything.
         api_secret: Option<Secret> = "", "auth.api_secret", "AUTH_API_SECRET";
-        /// Secrets of tenants, `[{"id","secret"}]`.
+        /// Another shared secret that belongs to no tenant: its callers see what those of `auth.api_secret` see, and
+        /// change nothing. Requests other than GET and sessions are refused (403 `READ_ONLY`).
+        read_secret: Option<Secret> = "", "auth.read_secret", "AUTH_READ_SECRET";
+        /// Secrets of tenants, `[{"id","secret","read_only"?}]`; with `"read_only": true` it is one that changes nothing,
+        /// which may stand beside the tenant's other one.
         api_secrets_json: Option<JsonText> = "", "auth.api_secrets_json", "AUTH_API_SECRETS_JSON";
         /// The authentication service for tokens that are not among these secrets.
         service_url: Option<HttpUrl> = "", "auth.service_url", "AUTH_SERVICE_URL";
@@ -449,6 +454,20 @@ settings! {
         complexity: u8 = "5", "recording.complexity", "RECORDING_COMPLEXITY", check up_to_ten;
         /// Days after which recordings are deleted from the store; never if absent.
         retention_days: Option<NonZeroU32> = "", "recording.retention_days", "RECORDING_RETENTION_DAYS";
+        /// What transcripts of recordings leave out, however it is written or spoken: `cards` (payment card numbers), `numbers` (of six
+        /// digits and more).
+        redact: List = "", "recording.redact", "RECORDING_REDACT";
+        /// Patterns that transcripts leave out: `#` is a digit, `@` a letter, other letters and digits themselves.
+        redact_patterns: List = "", "recording.redact_patterns", "RECORDING_REDACT_PATTERNS";
+        /// Whether nothing is recorded of the input for 2 s after a key of a telephone in the room was pressed.
+        hide_keys: bool = "false", "recording.hide_keys", "RECORDING_HIDE_KEYS";
+        /// What a session says before anything else when it begins to record a room.
+        announcement_text: Option<String> = "", "recording.announcement_text", "RECORDING_ANNOUNCEMENT_TEXT";
+        /// Other rules of tenants, `{"tenant":{"retention_days"?,"redact"?,"redact_patterns"?,"hide_keys"?,"announcement_text"?}}`; what
+        /// is absent is as for everybody.
+        tenants_json: Option<JsonText> = "", "recording.tenants_json", "RECORDING_TENANTS_JSON";
+        /// A file to which a line of JSON is written for each access to a recording; the log if absent.
+        audit_file: Option<PathBuf> = "", "recording.audit_file", "RECORDING_AUDIT_FILE";
         /// The bucket.
         s3_bucket: Option<String> = "", "recording.s3_bucket", "RECORDING_S3_BUCKET";
         /// Its region.
@@ -559,18 +578,33 @@ settings! {
         outbound_auth_username: Option<String> = "", "sip.outbound_auth_username", "SIP_OUTBOUND_AUTH_USERNAME";
         /// Password at the gateway. Not used at any other address.
         outbound_auth_password: Option<Secret> = "", "sip.outbound_auth_password", "SIP_OUTBOUND_AUTH_PASSWORD";
-        /// Several gateways instead, `[{"address","transport"?,"username"?,"password"?,"prefixes"?,"priority"?,"weight"?,"from_domain"?,"headers"?}]`. A number
+        /// Several gateways instead, `[{"address","transport"?,"username"?,"password"?,"prefixes"?,"priority"?,"weight"?,"from_domain"?,"headers"?,"proxy"?,"identity"?}]`. A number
         /// goes to those whose prefixes it has, the longest first, then the lowest `priority`, then by chance as their `weight`s
         /// say; the next one is called when one cannot be reached, says nothing for 4 s, or answers 408, 502, 503 or 504 before
         /// it rings. One that has failed comes last for 30 s. `from_domain` is the host of From, `headers` are sent with each INVITE.
+        /// `proxy` (`host` or `host:port`) is an outbound proxy by which the gateway is reached. `identity` says how it is told the caller's number
+        /// besides From: `asserted` (P-Asserted-Identity, RFC 3325: it trusts this server), `preferred` or `none`, the default; a caller who is
+        /// not to be shown is told to it in either case, with `Privacy: id`.
         gateways_json: Option<JsonText> = "", "sip.gateways_json", "SIP_GATEWAYS_JSON";
         /// Whether requests may name gateways with loopback, link-local or private addresses.
         allow_private_outbound: bool = "false", "sip.allow_private_outbound", "SIP_ALLOW_PRIVATE_OUTBOUND";
         /// How a transfer names an international number in `Refer-To`: `tel:+49…`, as of the telephone network, or `sip:+49…@` the
         /// gateway, for telephones and PBXs that know no `tel:`.
         refer_scheme: ReferScheme = "tel", "sip.refer_scheme", "SIP_REFER_SCHEME";
+        /// Seconds between OPTIONS to each gateway of the settings, by which its state is known before a call: one that is down comes last;
+        /// 0 means that none are sent.
+        gateway_check_seconds: Duration = "0", "sip.gateway_check_seconds", "SIP_GATEWAY_CHECK_SECONDS";
         /// Prefixes of numbers that may be called; all if absent. Emergency numbers are never called.
         allowed_destinations: List = "", "sip.allowed_destinations", "SIP_ALLOWED_DESTINATIONS";
+        /// Hosts that may be called by SIP URI, and to which a gateway may redirect calls (3xx): names, addresses, `*.example.org`, or `*` for
+        /// all; besides those of the gateways. None if absent.
+        allowed_hosts: List = "", "sip.allowed_hosts", "SIP_ALLOWED_HOSTS";
+        /// Numbers of emergency services, which are never called: numbers, or countries (`DE`, `US`) whose numbers are meant. If absent those
+        /// by which telephones recognise an emergency call anywhere: 112, 911, 000, 08, 110, 118, 119 and 999.
+        emergency_numbers: List = "", "sip.emergency_numbers", "SIP_EMERGENCY_NUMBERS";
+        /// Extensions of the PBX that is the gateway, `110` or `2xx` (x: any digit): they are called though they are an emergency number
+        /// elsewhere, or no allowed destination. Make sure that the gateway takes them for extensions.
+        extensions: List = "", "sip.extensions", "SIP_EXTENSIONS";
         /// Addresses on which SIP is received, `udp:host:port`, `tcp:…`, `tls:…`; none if absent, and outbound calls
         /// use any free port. IPv6 hosts must be in brackets.
         listen: List = "", "sip.listen", "SIP_LISTEN";
@@ -580,12 +614,22 @@ settings! {
         tls_cert: Option<PathBuf> = "", "sip.tls_cert", "SIP_TLS_CERT";
         /// Its key, a PEM file.
         tls_key: Option<PathBuf> = "", "sip.tls_key", "SIP_TLS_KEY";
+        /// Certificate authorities (PEM) of those who connect with TLS: without a certificate of theirs no connection is accepted. If absent
+        /// none is asked for.
+        tls_client_ca: Option<PathBuf> = "", "sip.tls_client_ca", "SIP_TLS_CLIENT_CA";
+        /// Certificate with which this server connects to gateways that ask for one, a PEM file; with `sip.tls_client_key`.
+        tls_client_cert: Option<PathBuf> = "", "sip.tls_client_cert", "SIP_TLS_CLIENT_CERT";
+        /// Its key, a PEM file.
+        tls_client_key: Option<PathBuf> = "", "sip.tls_client_key", "SIP_TLS_CLIENT_KEY";
         /// Who may call in, as addresses or networks; nobody if absent.
         allowed_addresses: Networks = "", "sip.allowed_addresses", "SIP_ALLOWED_ADDRESSES";
         /// Accounts at PBXs and carriers at which this server registers, so that their calls come here:
         /// `[{"registrar","user","password"?,"auth_username"?,"domain"?,"transport"?,"expires_seconds"?}]`. While it is registered
         /// somewhere, calls from that address are let in as if it were in `sip.allowed_addresses`.
         registrations_json: Option<JsonText> = "", "sip.registrations_json", "SIP_REGISTRATIONS_JSON";
+        /// Telephones and softphones that may register here, from `sip.allowed_addresses`: `[{"user","password","tenant"?}]`. They are called by
+        /// their name (`to_sip_uri: "sip:user"`), one of a tenant by that tenant only. If absent, nobody registers.
+        phones_json: Option<JsonText> = "", "sip.phones_json", "SIP_PHONES_JSON";
         /// What a caller hears who is to enter the PIN of a dispatch rule, in the default voice.
         pin_text: String = "Please enter the PIN, followed by the hash key.", "sip.pin_text", "SIP_PIN_TEXT";
         /// A recording (WAV, MP3, FLAC, Ogg/Opus) instead.
@@ -594,10 +638,25 @@ settings! {
         wrong_pin_text: String = "This PIN is not right. Please try again.", "sip.wrong_pin_text", "SIP_WRONG_PIN_TEXT";
         /// A recording instead.
         wrong_pin_sound: Option<PathBuf> = "", "sip.wrong_pin_sound", "SIP_WRONG_PIN_SOUND";
+        /// What somebody on hold hears again and again, in the default voice; silence if empty.
+        hold_text: String = "Please hold the line.", "sip.hold_text", "SIP_HOLD_TEXT";
+        /// A recording instead (WAV, MP3, FLAC, Ogg/Opus, a minute at most), such as music.
+        hold_sound: Option<PathBuf> = "", "sip.hold_sound", "SIP_HOLD_SOUND";
+        /// What a person hears, in the default voice, who was called for a caller that hangs up during the consultation.
+        transfer_caller_left_text: String = "The caller has hung up. Goodbye.", "sip.transfer_caller_left_text", "SIP_TRANSFER_CALLER_LEFT_TEXT";
+        /// Seconds that a warm transfer waits for somebody to come back to a room in which nobody is left but the caller and the person.
+        transfer_agent_seconds: Duration = "10", "sip.transfer_agent_seconds", "SIP_TRANSFER_AGENT_SECONDS";
+        /// What becomes of it then: `back`, the person is hung up and the caller off hold, or `complete`, the two are connected.
+        transfer_without_agent: TransferWithoutAgent = "back", "sip.transfer_without_agent", "SIP_TRANSFER_WITHOUT_AGENT";
+        /// Seconds that the consultation of a warm transfer may last; then it is cancelled.
+        transfer_consult_seconds: Duration = "600", "sip.transfer_consult_seconds", "SIP_TRANSFER_CONSULT_SECONDS", check not_nought;
         /// Additional sources of calls' media besides `sip.allowed_addresses`, as addresses or networks, for media that
         /// comes neither from the address in the call's SDP nor from that of its signalling. It is played once it has
         /// proved to be a stream.
         media_addresses: Networks = "", "sip.media_addresses", "SIP_MEDIA_ADDRESSES";
+        /// Whether the traces of calls (`vivavoce sip trace`, `GET /sip/traces`) show the users of URIs in full: numbers and names.
+        /// Else their last two characters.
+        trace_numbers: bool = "false", "sip.trace_numbers", "SIP_TRACE_NUMBERS";
         /// Prefix of the rooms of inbound calls, followed by the called number.
         room_prefix: Option<String> = "", "sip.room_prefix", "SIP_ROOM_PREFIX";
         /// Whether concurrent calls to one number share a room (`number`) or have one each (`call`: further ones get
@@ -606,6 +665,8 @@ settings! {
         room_mode: Option<RoomMode> = "", "sip.room_mode", "SIP_ROOM_MODE";
         /// Numbers of tenants, `{"tenant":["+49…"]}`: they own calls to these numbers, whichever host is called.
         tenant_numbers: Option<JsonText> = "", "sip.tenant_numbers", "SIP_TENANT_NUMBERS";
+        /// Codecs of calls, in order of preference: `opus`, `G722`, `PCMU`, `PCMA`. The first one that the other side has is used.
+        codecs: List = "opus,G722,PCMU,PCMA", "sip.codecs", "SIP_CODECS";
         /// UDP ports for media of calls, two for each.
         rtp_ports: PortRange = "20000-20999", "sip.rtp_ports", "SIP_RTP_PORTS";
         /// Whether media of calls is encrypted (SRTP, keys in the signalling): `off`, `allow` or `require`.

@@ -491,6 +491,16 @@ words! {
 }
 
 words! {
+    /// What becomes of a warm transfer whose agent does not come back.
+    TransferWithoutAgent {
+        /// It is cancelled.
+        Back = "back",
+        /// It is completed.
+        Complete = "complete",
+    } "back or complete"
+}
+
+words! {
     /// The transport of SIP signalling.
     SipTransport {
         /// UDP.

@@ -62,7 +62,8 @@ impl Dialect {
         }
     }
 
-    fn is_ours(&self) -> bool {
+    /// Whether the words are those of the protocol.
+    pub fn is_ours(&self) -> bool {
         self.room_provider == ROOM_PROVIDER && self.service == SERVICE
     }
 

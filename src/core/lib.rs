@@ -15,6 +15,7 @@
 //! * **The server's own certificate.** [`listener_tls`] reloads it when its files change.
 //! * **Rates.** [`token_bucket`] says whether another request is within its rate, [`backoff`] when to try again, and
 //!   [`log_interval`] whether what happens often is logged again.
+//! * **Time.** [`unix_time`] tells the clock on the wall to others.
 //! * **Memory.** [`memory`] gives back to the kernel what the allocator kept of a flood.
 //! * **Programs.** [`process`] runs flite, espeak-ng and lame as children with a deadline, an output limit and a sandbox.
 //! * **Shared vocabulary.** [`call`] and [`provider_error`] are the types in which telephone calls and provider failures
@@ -65,3 +66,4 @@ pub mod ssml;
 pub mod stream_id;
 pub mod tls_roots;
 pub mod token_bucket;
+pub mod unix_time;

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustls::ServerConfig;
-use rustls::crypto::{CryptoProvider, ring};
+use rustls::client::ResolvesClientCert;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
-use rustls::server::{ClientHello, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{RootCertStore, ServerConfig};
 
 /// The minimum interval between two checks of the files.
 const LOOKING: Duration = Duration::from_secs(1);
@@ -39,6 +40,17 @@ pub enum TlsError {
         /// The cause.
         source: pem::Error,
     },
+    /// The file of client authorities cannot be read.
+    #[error("server.tls.client_ca: {}: {source}", file.display())]
+    Authorities {
+        /// The file.
+        file: PathBuf,
+        /// The cause.
+        source: pem::Error,
+    },
+    /// It has no authority that can be used.
+    #[error("server.tls.client_ca: {}: {}", .0.display(), .1)]
+    NoAuthority(PathBuf, rustls::server::VerifierBuilderError),
     /// The key is of an unsupported type, or does not belong to the certificate.
     #[error("server.tls.cert, server.tls.key: {0}")]
     Pair(rustls::Error),
@@ -49,7 +61,7 @@ pub enum TlsError {
 
 /// A rustls configuration that uses the pair in these files and reloads it when they change.
 pub fn server_config(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
-    let crypto = Arc::new(ring::default_provider());
+    let crypto = Arc::new(aws_lc_rs::default_provider());
     let files = Files {
         cert: cert.to_owned(),
         key: key.to_owned(),
@@ -61,6 +73,53 @@ pub fn server_config(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> 
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(Follower::new(files, Instant::now())?));
     Ok(config)
+}
+
+/// The same for those alone who have a certificate of these authorities, a PEM file that is read now.
+pub fn server_config_for(
+    cert: &Path,
+    key: &Path,
+    authorities: &Path,
+) -> Result<ServerConfig, TlsError> {
+    let crypto = Arc::new(aws_lc_rs::default_provider());
+    let unreadable = |source| TlsError::Authorities {
+        file: authorities.to_owned(),
+        source,
+    };
+    let certificates = CertificateDer::pem_file_iter(authorities)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(unreadable)?;
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(certificates);
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&crypto))
+            .build()
+            .map_err(|error| TlsError::NoAuthority(authorities.to_owned(), error))?;
+    let files = Files {
+        cert: cert.to_owned(),
+        key: key.to_owned(),
+        crypto: Arc::clone(&crypto),
+    };
+    let config = ServerConfig::builder_with_provider(crypto)
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Setup)?
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(Arc::new(Follower::new(files, Instant::now())?));
+    Ok(config)
+}
+
+/// The certificate with which a client connects, read now.
+pub fn client_certificate(
+    cert: &Path,
+    key: &Path,
+) -> Result<Arc<dyn ResolvesClientCert>, TlsError> {
+    let files = Files {
+        cert: cert.to_owned(),
+        key: key.to_owned(),
+        crypto: Arc::new(aws_lc_rs::default_provider()),
+    };
+    let pair = files.read()?;
+    Ok(Arc::new(SingleCertAndKey::from(pair)))
 }
 
 #[derive(Debug)]
@@ -198,7 +257,7 @@ mod tests {
         }
 
         fn follower(&self, now: Instant) -> Result<Follower, TlsError> {
-            let crypto = Arc::new(ring::default_provider());
+            let crypto = Arc::new(aws_lc_rs::default_provider());
             let files = Files {
                 cert: self.cert(),
                 key: self.key(),

@@ -23,9 +23,10 @@ mod openai;
 pub mod outlet;
 pub mod socket;
 pub mod speech;
-pub mod tone_words;
 pub mod visit;
 mod wire;
+
+pub use vivavoce_tone_words as tone_words;
 
 #[cfg(test)]
 mod plugin_tests;
@@ -58,6 +59,9 @@ const MAX_BODY_BYTES: usize = 4 << 20;
 const WORKERS: usize = 2;
 /// The file of the service account, beside that of the authority.
 const ACCOUNT: &str = "google-account.json";
+
+/// A key to paste where any will do.
+const ANY_KEY: &str = "any-key";
 
 /// What each SDK must be told, with our addresses to be filled in.
 const SDKS: [(&str, &str); 12] = [
@@ -147,6 +151,18 @@ impl Vendor {
             Self::Azure => "azure",
             Self::Cartesia => "cartesia",
             Self::OpenAi => "openai",
+        }
+    }
+
+    /// The variable of the server's credential, where that is a key.
+    const fn key_setting(self) -> Option<&'static str> {
+        match self {
+            Self::Deepgram => Some("DEEPGRAM_API_KEY"),
+            Self::ElevenLabs => Some("ELEVENLABS_API_KEY"),
+            Self::Google => None,
+            Self::Azure => Some("AZURE_SPEECH_SUBSCRIPTION_KEY"),
+            Self::Cartesia => Some("CARTESIA_API_KEY"),
+            Self::OpenAi => Some("OPENAI_API_KEY"),
         }
     }
 
@@ -406,6 +422,7 @@ impl Emulators {
         } = self;
         let ca = self.ca_file();
         let ca = ca.display();
+        let key = self.emulation.key.as_deref().unwrap_or(ANY_KEY);
         let mut hints = format!(
             "Emulators listen on http://{plain}, https://{tls} (authority: {ca}) and for gRPC on {grpc}\n\n\
              For the server:\n\n"
@@ -418,6 +435,9 @@ impl Emulators {
                 _ => format!("ws://{plain}"),
             };
             hints += &format!("{name}_STT_URL={url}\n{name}_TTS_URL={url}\n");
+            if let Some(setting) = vendor.key_setting() {
+                hints += &format!("{setting}={key}\n");
+            }
         }
         let account = self.google_account();
         hints += &format!("GOOGLE_APPLICATION_CREDENTIALS={}\n", account.display());

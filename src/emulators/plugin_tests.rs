@@ -21,7 +21,7 @@ const RATE: SampleRate = SampleRate::HZ_16000;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn emulators() -> Emulators {
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     Emulators::start(Settings::new(Engine::Scripted))
         .await
         .unwrap()

@@ -96,7 +96,7 @@ async fn say(request: HttpRequest, text: String, emulation: web::Data<Emulation>
 }
 
 async fn emulators(faults: &[&str]) -> Emulators {
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let mut settings = Settings::new(Engine::Scripted);
     settings.faults = faults.iter().map(|fault| fault.parse().unwrap()).collect();
     Emulators::start_with(settings, sample).await.unwrap()
@@ -455,6 +455,8 @@ async fn hints_name_every_vendor_and_leave_no_blank() {
         "GOOGLE_TTS_URL=http://",
         "CARTESIA_TTS_URL=",
         "GOOGLE_APPLICATION_CREDENTIALS=/",
+        "\nDEEPGRAM_API_KEY=any-key\n",
+        "\nAZURE_SPEECH_SUBSCRIPTION_KEY=any-key\n",
         "NODE_EXTRA_CA_CERTS=/",
     ] {
         assert!(hints.contains(name), "{hints}");

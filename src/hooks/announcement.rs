@@ -18,6 +18,7 @@ const NAMESPACE: Uuid = Uuid::from_u128(0x5a3e_94b7_0c5d_4f0e_9a37_d1c2_68b4_7f1
 
 /// The body of the notification.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "HookNotification")]
 pub struct Announcement {
     /// The call's participant in the room.
     pub participant: Participant,
@@ -38,6 +39,7 @@ pub struct Announcement {
 
 /// A participant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "HookParticipant")]
 pub struct Participant {
     /// The display name.
     pub name: String,
@@ -49,6 +51,7 @@ pub struct Participant {
 
 /// A room.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "HookRoom")]
 pub struct Room {
     /// The name.
     pub name: String,

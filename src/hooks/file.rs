@@ -20,6 +20,8 @@ const INCOMPLETE: &str = ".hooks";
 #[derive(Debug, Clone)]
 pub struct HookFile {
     folder: PathBuf,
+    /// Where earlier versions had it: with the cache, which people empty.
+    former: Option<PathBuf>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -30,7 +32,33 @@ struct Stored<T> {
 impl HookFile {
     /// The file in this folder, which does not have to exist.
     pub const fn new(folder: PathBuf) -> Self {
-        Self { folder }
+        Self {
+            folder,
+            former: None,
+        }
+    }
+
+    /// The same, which takes over a file in this folder where it has none itself.
+    pub fn moved_from(self, former: PathBuf) -> Self {
+        let former = Some(former).filter(|former| *former != self.folder);
+        Self { former, ..self }
+    }
+
+    /// Takes over the file of an earlier version.
+    fn move_here(&self) -> io::Result<()> {
+        let Some(former) = self.former.as_ref().map(|former| former.join(NAME)) else {
+            return Ok(());
+        };
+        if self.path().exists() {
+            return Ok(());
+        }
+        let text = match fs::read(&former) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            text => text?,
+        };
+        self.write(&text)?;
+        tracing::info!(from = %former.display(), to = %self.path().display(), "the hooks have moved");
+        fs::remove_file(former)
     }
 
     fn path(&self) -> PathBuf {
@@ -39,6 +67,7 @@ impl HookFile {
 
     /// The hooks in the file; none if it does not exist. A file that cannot be parsed is renamed.
     pub fn load(&self) -> io::Result<Added> {
+        self.move_here()?;
         let path = self.path();
         let text = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Added::default()),
@@ -65,6 +94,11 @@ impl HookFile {
             hooks: added.hooks().collect(),
         };
         let text = serde_json::to_vec_pretty(&stored).map_err(io::Error::other)?;
+        self.write(&text)?;
+        Ok(text.len() as u64)
+    }
+
+    fn write(&self, text: &[u8]) -> io::Result<()> {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -73,11 +107,10 @@ impl HookFile {
         let mut file = tempfile::Builder::new()
             .prefix(INCOMPLETE)
             .tempfile_in(&self.folder)?;
-        file.write_all(&text)?;
+        file.write_all(text)?;
         file.as_file().sync_all()?;
         file.persist(self.path()).map_err(|error| error.error)?;
-        File::open(&self.folder)?.sync_all()?;
-        Ok(text.len() as u64)
+        File::open(&self.folder)?.sync_all()
     }
 }
 
@@ -129,6 +162,23 @@ mod tests {
         assert_eq!(names.len(), 1, "{names:?}");
         let mode = names[0].metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn the_file_of_an_earlier_version_is_moved_unless_there_is_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let former = folder.path().join("cache");
+        let file = HookFile::new(folder.path().join("data")).moved_from(former.clone());
+        assert_eq!(file.load().unwrap(), Added::default());
+        HookFile::new(former.clone()).save(&added()).unwrap();
+        assert_eq!(file.load().unwrap(), added());
+        assert!(!former.join(NAME).exists());
+        HookFile::new(former.clone())
+            .save(&Added::default())
+            .unwrap();
+        assert_eq!(file.load().unwrap(), added());
+        let same = HookFile::new(former.clone()).moved_from(former);
+        assert_eq!(same.load().unwrap(), Added::default());
     }
 
     #[test]

@@ -46,6 +46,7 @@ mod table;
 mod url;
 
 use std::io;
+#[cfg(test)]
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex as Lock, PoisonError, RwLock};
 use std::time::Duration;
@@ -56,13 +57,15 @@ use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::{Instant, sleep, sleep_until};
 
 pub use configured::Configured;
-use file::HookFile;
+pub use file::HookFile;
 pub use host::Host;
 pub use owners::{CallOwners, TenantNumbers};
 use shared::Shared;
 use table::{Added, Change, Table};
 pub use table::{Hook, HookError, RequestedHook};
 pub use url::MAX_URL_BYTES;
+/// What goes to the receiver of the settings, which is described beside the notification of hooks.
+pub use vivavoce_webhooks::Event as WebhookEvent;
 
 use vivavoce_auth::{Access, TenantId};
 use vivavoce_config::{Secret, Settings};
@@ -153,28 +156,34 @@ pub struct Found {
 
 impl Hooks {
     /// Hooks stored in a folder.
-    pub fn in_folder(configured: Configured, folder: PathBuf) -> Self {
-        Self::new(configured, folder, None)
+    #[cfg(test)]
+    pub(crate) fn in_folder(configured: Configured, folder: PathBuf) -> Self {
+        Self::in_file(configured, HookFile::new(folder))
     }
 
-    /// Hooks shared through Redis; the folder stores the last known state. `tls` is used if the URL asks for it. An
+    /// Hooks stored in a file.
+    pub fn in_file(configured: Configured, file: HookFile) -> Self {
+        Self::new(configured, file, None)
+    }
+
+    /// Hooks shared through Redis; the file stores the last known state. `tls` is used if the URL asks for it. An
     /// error completes the sentence "redis.url …".
     pub fn in_redis(
         configured: Configured,
-        folder: PathBuf,
+        file: HookFile,
         url: &Secret,
         tls: Arc<rustls::ClientConfig>,
     ) -> Result<Self, String> {
-        Ok(Self::new(configured, folder, Some(Shared::new(url, tls)?)))
+        Ok(Self::new(configured, file, Some(Shared::new(url, tls)?)))
     }
 
-    fn new(configured: Configured, folder: PathBuf, shared: Option<Shared>) -> Self {
+    fn new(configured: Configured, file: HookFile, shared: Option<Shared>) -> Self {
         Self(Arc::new(Inner {
             configured: ArcSwap::from_pointee(configured),
             added: RwLock::default(),
             waiting: Lock::default(),
             store: Mutex::new(Storage {
-                file: HookFile::new(folder),
+                file,
                 next_write: Instant::now(),
                 #[cfg(test)]
                 writes: 0,

@@ -55,7 +55,7 @@ pub enum HookError {
     #[error("{0}: this server's settings name this host")]
     Immutable(String),
     /// The hooks cannot be read or written.
-    #[error("hooks cannot be storage: {0}")]
+    #[error("hooks cannot be stored or read: {0}")]
     Storage(String),
 }
 

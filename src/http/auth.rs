@@ -82,6 +82,15 @@ async fn enter(
     }
 }
 
+/// Refuses what changes something to callers who only look.
+fn may(access: &Access, changes: bool) -> Result<(), ApiError> {
+    if changes && access.reads_only() {
+        let message = "this token may look at things and not change them";
+        return Err(ApiError::new(Code::ReadOnly, message));
+    }
+    Ok(())
+}
+
 async fn admit(request: &mut ServiceRequest) -> Result<Access, ApiError> {
     let state = request.app_data::<web::Data<AppState>>().cloned();
     let state = state.ok_or_else(|| ApiError::new(Code::Internal, "the server has no state"))?;
@@ -96,6 +105,8 @@ async fn admit(request: &mut ServiceRequest) -> Result<Access, ApiError> {
     if let Some(limits) = request.app_data::<web::Data<Limits>>() {
         limits.admit_tenant(&access)?;
     }
+    let looks = matches!(*request.method(), Method::GET | Method::HEAD);
+    may(&access, !looks)?;
     Ok(access)
 }
 
@@ -125,7 +136,7 @@ async fn identify(
     Ok(check.ask(auth_request(request.request(), body)).await?)
 }
 
-/// Authenticates a WebSocket handshake; also returns when the token ends, where that is known. The payload is not a
+/// Authenticates a WebSocket handshake, which whoever only looks at things has no use of; also returns when the token ends, where that is known. The payload is not a
 /// body and is left alone.
 pub async fn at_socket(
     state: &AppState,
@@ -144,6 +155,7 @@ pub async fn at_socket(
             (access, Some(pass))
         }
     };
+    may(&access, true)?;
     // A public socket is also open to callers without a token.
     if credentials.show_token() {
         limits::authenticated(request, access.tenant())?;
@@ -178,6 +190,7 @@ pub(super) async fn at_door(
         }
     };
     limits::authenticated(request, access.tenant())?;
+    may(&access, true)?;
     Ok((access, pass))
 }
 

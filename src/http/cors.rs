@@ -17,7 +17,7 @@ const HEADERS: HeaderValue =
     HeaderValue::from_static("accept, authorization, content-type, range, x-request-id");
 /// Response headers that a page may read.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
-    "accept-ranges, content-range, etag, retry-after, x-audio-format, x-cache, x-ignored, x-lost-utterances, x-request-id, x-sample-rate",
+    "accept-ranges, content-range, etag, link, location, retry-after, x-audio-format, x-cache, x-ignored, x-lost-utterances, x-request-id, x-sample-rate",
 );
 /// How long a browser may cache a preflight response.
 const MAX_AGE_SECONDS: HeaderValue = HeaderValue::from_static("600");

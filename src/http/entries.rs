@@ -12,6 +12,7 @@ use actix_web::{HttpMessage, HttpRequest, Resource, Route, web};
 use super::body::{MAX_BODY_BYTES, PATIENCE};
 use super::connections::HEAD_PATIENCE;
 use super::error::ApiError;
+use super::whip::MAX_OFFER_BYTES;
 
 /// Who may use an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,6 +142,16 @@ impl Handling {
             bytes: MAX_BODY_BYTES,
             within: PATIENCE,
         };
+        self
+    }
+
+    /// The same, reading an offer of WebRTC.
+    pub fn with_offer(mut self) -> Self {
+        self.bounds.reads = Reads::Body {
+            bytes: MAX_OFFER_BYTES,
+            within: PATIENCE,
+        };
+        self.bounds.counted_by = "limits.participants";
         self
     }
 

@@ -15,99 +15,188 @@ use vivavoce_seams::{ErrorKind, ProviderError};
 use vivavoce_synthesis::SynthesisError;
 
 /// The error codes of the REST API. Each has one status, except where client and server errors must be told apart.
-/// Those of authentication are in lower case, as in the specification.
+/// Those of authentication are in lower case. The first
+/// paragraph of each is the cause, the second one the remedy: the page of errors is made from them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Code {
-    /// The request is invalid; the message names the field.
+    /// The request is invalid.
+    ///
+    /// Read `message`, which names the field.
     InvalidRequest,
     /// There is no provider of this name.
+    ///
+    /// Name one of those that `GET /voices` shows, or set its key.
     UnsupportedProvider,
     /// The text is not a telephone number.
+    ///
+    /// Write it as `+` and 7 to 15 digits, or as an extension of up to 15.
     InvalidPhoneNumber,
     /// This number is never called.
+    ///
+    /// Allow its beginning in `sip.allowed_destinations`; emergency numbers stay closed.
     DestinationNotAllowed,
     /// A provider rejected a credential, or there is none.
+    ///
+    /// With 400 mend `auth` of the request, with 500 the key in the settings.
     ProviderAuth,
     /// Pages of this origin may not open a socket.
+    ///
+    /// Add the origin to `SERVER_CORS_ORIGINS`.
     OriginNotAllowed,
     /// There is no such path.
+    ///
+    /// Compare it with `GET /openapi.json`.
     NotFound,
     /// There is no model of this name.
+    ///
+    /// Name one of `GET /v1/models`.
     ModelNotFound,
     /// The path does not support the method.
+    ///
+    /// Use one of those in `Allow`.
     MethodNotAllowed,
-    /// The request is for another host.
+    /// The request is for another host: a server on loopback without a token answers to its own names alone.
+    ///
+    /// Add the name to `SERVER_ALLOWED_HOSTS`, or set `AUTH_REQUIRED`.
     MisdirectedRequest,
     /// The body is too large.
+    ///
+    /// Send at most 1 MiB; of a file for transcription 25.
     PayloadTooLarge,
-    /// The content type is not JSON.
+    /// The body does not say that it is JSON.
+    ///
+    /// Send `Content-Type: application/json`.
     UnsupportedMediaType,
     /// A provider limits its request rate.
+    ///
+    /// Wait for `Retry-After`, or ask the provider for more.
     ProviderRateLimited,
-    /// A limit of this server is reached.
+    /// A limit of this server is reached, or it is stopping.
+    ///
+    /// Wait for `Retry-After`; `quota` names what is used up.
     Overloaded,
     /// The synthesis failed.
+    ///
+    /// Read `message`; try another voice, or the text without what it complains about.
     SynthesisFailed,
     /// A provider failed.
+    ///
+    /// Try again; read `message`, which has its own words.
     ProviderError,
-    /// Rooms are not available.
+    /// Rooms are off.
+    ///
+    /// Unset `RTC_MODE=off`.
     RtcNotConfigured,
-    /// Telephone calls are not configured.
+    /// There is no gateway for calls.
+    ///
+    /// Set `SIP_OUTBOUND_ADDRESS`, or send `sip.outbound_address`.
     OutboundAddressNotConfigured,
     /// Recordings are off, or their store is unavailable.
+    ///
+    /// Check `RECORDING_BACKEND`, the bucket, and `vivavoce recordings list`.
     RecordingUnavailable,
-    /// Data on this server's disk cannot be read or written.
+    /// Data on this server's disk, or in its Redis, cannot be read or written.
+    ///
+    /// Check the disk of `DATA_DIR` and `REDIS_URL`; the log has the cause.
     StorageError,
     /// Reserved for callers without a tenant.
+    ///
+    /// Use `AUTH_API_SECRET`, or `METRICS_ADDRESS`.
     OperatorOnly,
+    /// The token may look at things and not change them.
+    ///
+    /// Use another token of the same tenant, one that is not `read_only`.
+    ReadOnly,
     /// The room belongs to somebody else.
+    ///
+    /// Use another room, or the token of its owner.
     RoomAccessDenied,
     /// There is no such room, or it is not the caller's.
+    ///
+    /// List your own with `GET /rtc/rooms`; a room ends when it is empty.
     RoomNotFound,
-    /// There is no participant of this identity in the room.
+    /// There is no participant of this identity in the room, or it is no telephone where one is needed.
+    ///
+    /// See `GET /rtc/rooms/{room_name}`.
     ParticipantNotFound,
     /// The participant has no such track.
+    ///
+    /// See `tracks` of the participant.
     TrackNotFound,
-    /// There is no such recording, or it is not the caller's.
+    /// There is no such recording, it is not finished, or it is not the caller's.
+    ///
+    /// With `Retry-After`, ask again then; else see `GET /recordings`.
     RecordingNotFound,
-    /// Several tenants have a recording of this name, and the caller may see more than one of them.
+    /// Several tenants have something of this name, and the caller may see more than one of them.
+    ///
+    /// Add `?tenant=`.
     AmbiguousStreamId,
     /// The server's settings define a hook for this host.
+    ///
+    /// Change `SIP_HOOKS_JSON` instead.
     HookImmutable,
     /// The caller sends too many requests, or uses too much at once.
+    ///
+    /// Wait for `Retry-After`; `quota` names what is used up.
     RateLimited,
     /// The room provider failed.
+    ///
+    /// Try again; of a LiveKit deployment check `RTC_URL` and its keys.
     RtcError,
     /// The participant could not be removed.
+    ///
+    /// Try again; read `message`.
     RemovalFailed,
     /// The track could not be muted or unmuted.
+    ///
+    /// Read `message`; a LiveKit deployment must allow remote unmuting.
     MuteFailed,
     /// The call could not be placed.
+    ///
+    /// Read `message`; a private gateway needs `SIP_ALLOW_PRIVATE_OUTBOUND`.
     CallFailed,
-    /// The call could not be transferred.
+    /// The call could not be transferred; it goes on.
+    ///
+    /// Read `message`; the trunk must take REFER.
     TransferFailed,
     /// An internal error.
+    ///
+    /// Try again; report it with the lines of the log that have the `x-request-id`.
     Internal,
     /// A token is required and none was sent.
+    ///
+    /// Send `Authorization: Bearer`, or `?api_key=`.
     #[serde(rename = "missing_auth_header")]
     MissingAuthHeader,
     /// The `Authorization` header is malformed.
+    ///
+    /// Send it once, as `Bearer` and one token.
     #[serde(rename = "invalid_auth_header")]
     InvalidAuthHeader,
     /// The token is not valid.
+    ///
+    /// Compare it with `AUTH_API_SECRET` and `AUTH_API_SECRETS_JSON`, or ask the authentication service.
     #[serde(rename = "unauthorized")]
     Unauthorized,
     /// The authentication service refused the request (401) or failed (502).
+    ///
+    /// See the log of that service; the token itself may be good.
     #[serde(rename = "auth_service_error")]
     AuthServiceError,
     /// The authentication service does not answer.
+    ///
+    /// Check `AUTH_SERVICE_URL` and the network; try again.
     #[serde(rename = "auth_service_unavailable")]
     AuthServiceUnavailable,
     /// Authentication is misconfigured.
+    ///
+    /// Check the file of `AUTH_SIGNING_KEY_PATH`; run `vivavoce check`.
     #[serde(rename = "config_error")]
     ConfigError,
     /// The request to the authentication service could not be signed.
+    ///
+    /// Check the key in `AUTH_SIGNING_KEY_PATH`.
     #[serde(rename = "jwt_signing_error")]
     JwtSigningError,
 }
@@ -127,7 +216,7 @@ pub struct ApiError {
 
 /// The body of every error.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Error")]
+#[schemars(rename = "ErrorBody")]
 pub(super) struct Body<'a> {
     /// For programs.
     error: Code,
@@ -174,9 +263,10 @@ impl ApiError {
             | Code::UnsupportedProvider
             | Code::InvalidPhoneNumber
             | Code::DestinationNotAllowed => StatusCode::BAD_REQUEST,
-            Code::OriginNotAllowed | Code::OperatorOnly | Code::RoomAccessDenied => {
-                StatusCode::FORBIDDEN
-            }
+            Code::OriginNotAllowed
+            | Code::OperatorOnly
+            | Code::ReadOnly
+            | Code::RoomAccessDenied => StatusCode::FORBIDDEN,
             Code::NotFound
             | Code::ModelNotFound
             | Code::RoomNotFound

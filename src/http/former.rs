@@ -218,6 +218,7 @@ fn may_be_there(path: &str) -> bool {
         "rtc/rooms/",
         "rtc/participant",
         "sip/transfer",
+        "sip/hold",
         "twirp/",
     ]
     .iter()
@@ -228,7 +229,7 @@ fn may_be_there(path: &str) -> bool {
 fn is_list(method: &Method, path: &str) -> bool {
     let path = path.trim_matches('/');
     match *method {
-        Method::GET => matches!(path, "sessions" | "rtc/rooms"),
+        Method::GET => matches!(path, "sessions" | "rtc/rooms" | "sip/transfers"),
         Method::POST => path == "twirp/livekit.RoomService/ListRooms",
         _ => false,
     }

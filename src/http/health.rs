@@ -37,7 +37,9 @@ pub async fn alive() -> HttpResponse {
 /// `GET /readyz`: 200 if the server accepts new work, 503 while it drains.
 pub async fn ready(state: web::Data<AppState>) -> HttpResponse {
     if state.draining.is_cancelled() {
-        HttpResponse::ServiceUnavailable().json(Health::of("draining"))
+        HttpResponse::ServiceUnavailable()
+            .insert_header((header::RETRY_AFTER, 1))
+            .json(Health::of("draining"))
     } else {
         HttpResponse::Ok().json(Health {
             models: Some((state.models)()),

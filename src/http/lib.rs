@@ -47,6 +47,7 @@ pub mod fuzzing;
 pub mod handshake;
 mod health;
 mod host;
+pub mod inspect;
 mod limits;
 mod listen;
 mod metrics;
@@ -63,6 +64,7 @@ mod speak;
 mod state;
 mod twirp;
 mod voices;
+mod whip;
 mod ws;
 
 use actix_web::http::Method;
@@ -86,6 +88,7 @@ pub use state::AppState;
 pub use twirp::livekit_api_page;
 pub use vivavoce_core::listener_tls as tls;
 pub use vivavoce_socket as socket;
+pub use whip::Sessions as WhipSessions;
 pub use ws::Sockets;
 
 /// All routes with their callers; `/metrics` only if `with_metrics`.
@@ -129,6 +132,23 @@ fn livekit_endpoints() -> Vec<Endpoint> {
         let bytes = signal::MAX_MESSAGE_BYTES;
         signed(handling).with_messages(bytes, "30s", "limits.connections")
     };
+    let offer = |handling| signed(handling).with_offer();
+    endpoints.extend([
+        at("/whip")
+            .on(Method::POST, offer(public(whip::publish)))
+            .on(Method::OPTIONS, public(signal::preflight)),
+        at("/whep")
+            .on(Method::POST, offer(public(whip::play)))
+            .on(Method::OPTIONS, public(signal::preflight)),
+    ]);
+    for path in ["/whip/{id}", "/whep/{id}"] {
+        endpoints.push(
+            at(path)
+                .on(Method::DELETE, signed(public(whip::end)).with_body())
+                .on(Method::PATCH, public(whip::patch))
+                .on(Method::OPTIONS, public(signal::preflight)),
+        );
+    }
     for slashes in ["/", "//"] {
         let under = |path| at(format!("{slashes}{path}"));
         let workers = signed(public(agent_workers::connect)).with_messages(
@@ -163,6 +183,17 @@ fn endpoints() -> Vec<Endpoint> {
         at("/schemas/socket.json").get(public(openapi::show_socket_schema)),
         at("/docs").get(public(docs::show)),
         at("/console").get(public(console::show)),
+        at("/console/{file}").get(public(console::file)),
+        at("/inspect/caller").get(protected(inspect::caller)),
+        at("/inspect/sessions").get(protected(inspect::sessions)),
+        at("/inspect/sessions/{id}").get(protected(inspect::session)),
+        at("/inspect/recordings").get(protected(inspect::recordings)),
+        at("/inspect/webhooks").get(protected(inspect::webhooks)),
+        at("/inspect/webhooks/retry").on(Method::POST, protected(inspect::retry_webhooks).with_body()),
+        at("/inspect/vendors").get(protected(inspect::vendors)),
+        at("/inspect/models").get(protected(inspect::models)),
+        at("/inspect/settings").get(protected(inspect::settings)),
+        at("/inspect/log").get(protected(inspect::log)),
         at("/voices").get(protected(voices::list)),
         at("/speak").on(Method::POST, protected(speak::speak).with_body()),
         at("/ws").on(Method::GET, ws::handling()),
@@ -179,6 +210,13 @@ fn endpoints() -> Vec<Endpoint> {
         at("/recording/{stream_id:.*}").get(protected(recording::download)).on(Method::DELETE, protected(recording::delete).with_body()),
         at("/sip/call").on(Method::POST, protected(sip::calls::call).with_body()),
         at("/sip/transfer").on(Method::POST, protected(sip::calls::transfer).with_body()),
+        at("/sip/traces").get(protected(sip::traces::list)),
+        at("/sip/traces/{trace_id}").get(protected(sip::traces::show)),
+        at("/sip/transfers").get(protected(sip::calls::transfers)),
+        at("/sip/transfers/{transfer_id}").get(protected(sip::calls::show_transfer)),
+        at("/sip/transfers/{transfer_id}/complete").on(Method::POST, protected(sip::calls::complete_transfer).with_body()),
+        at("/sip/transfers/{transfer_id}/cancel").on(Method::POST, protected(sip::calls::cancel_transfer).with_body()),
+        at("/sip/hold").on(Method::POST, protected(sip::calls::hold).with_body()),
         at("/sip/hooks")
             .get(protected(sip::hooks::list))
             .on(Method::POST, protected(sip::hooks::put).with_body())

@@ -119,6 +119,11 @@ impl Limits {
         self.proxies.caller(request).map(network)
     }
 
+    /// Whether a trusted proxy says that the client came to it by TLS.
+    pub fn came_by_tls(&self, request: &HttpRequest) -> bool {
+        self.proxies.came_by_tls(request)
+    }
+
     /// Where a request comes from.
     pub fn address(&self, request: &HttpRequest) -> Option<IpAddr> {
         self.proxies.caller(request)
@@ -220,14 +225,18 @@ pub fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The middleware that limits requests by address before anything else is done. [`PROBES`] are exempt.
+/// The middleware that limits requests by address before anything else is done. [`PROBES`] are exempt, and so is `/`, where
+/// load balancers and LiveKit's clients ask whether a server is there.
 pub async fn by_address(
     request: ServiceRequest,
     next: Next<BoxBody>,
 ) -> Result<ServiceResponse, actix_web::Error> {
     let limits = request.app_data::<web::Data<Limits>>();
     let refused = limits
-        .filter(|_| !PROBES.contains(&path(request.request())))
+        .filter(|_| {
+            let path = path(request.request());
+            path != "/" && !PROBES.contains(&path)
+        })
         .and_then(|limits| limits.admit_address(request.request()).err());
     match refused {
         Some(refused) => Ok(request.into_response(refused.error_response())),

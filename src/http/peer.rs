@@ -8,6 +8,7 @@ use actix_web::http::header::{self, HeaderMap, HeaderName};
 use ipnet::IpNet;
 
 pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// The trusted proxies.
 #[derive(Debug, Clone, Default)]
@@ -17,6 +18,29 @@ impl TrustedProxies {
     /// The proxies in these networks.
     pub const fn new(networks: Vec<IpNet>) -> Self {
         Self(networks)
+    }
+
+    /// Whether the client reached the first of the trusted proxies by TLS, as they tell.
+    pub(super) fn came_by_tls(&self, request: &HttpRequest) -> bool {
+        let peer = request.peer_addr().map(|peer| peer.ip().to_canonical());
+        if !peer.is_some_and(|peer| self.trust(peer)) {
+            return false;
+        }
+        let headers = request.headers();
+        let (forwarded, plain) = (forwarded(headers), x_forwarded_for(headers));
+        let (hops, schemes) = if forwarded.is_empty() {
+            (plain, x_forwarded_proto(headers))
+        } else {
+            (forwarded, forwarded_schemes(headers))
+        };
+        // The client's own hop is the last one that is not a proxy's. Where there are fewer schemes than hops, proxies
+        // have overwritten what others said.
+        let is_proxy = |hop: &&Option<IpAddr>| hop.is_some_and(|address| self.trust(address));
+        let proxies = hops.iter().rev().take_while(is_proxy).count();
+        let of_client = schemes.iter().rev().nth(proxies).or(schemes.last());
+        of_client.is_some_and(|scheme| {
+            scheme.eq_ignore_ascii_case("https") || scheme.eq_ignore_ascii_case("wss")
+        })
     }
 
     /// The address that a request comes from; `None` if the connection has none.
@@ -60,14 +84,28 @@ impl TrustedProxies {
 /// every comma: a quoted comma can only be the client's, and comes before what our proxies wrote.
 fn forwarded(headers: &HeaderMap) -> Vec<Option<IpAddr>> {
     elements(headers, &header::FORWARDED)
-        .map(|element| {
-            element.split(';').find_map(|pair| {
-                let (name, node) = pair.split_once('=')?;
-                name.trim().eq_ignore_ascii_case("for").then_some(node)
-            })
-        })
-        .map(|node| address(node?.trim().trim_matches('"')))
+        .map(|element| address(parameter(element, "for")?))
         .collect()
+}
+
+/// The schemes of `Forwarded`, one for each hop; empty where it says none.
+fn forwarded_schemes(headers: &HeaderMap) -> Vec<&str> {
+    elements(headers, &header::FORWARDED)
+        .map(|element| parameter(element, "proto").unwrap_or_default())
+        .collect()
+}
+
+fn x_forwarded_proto(headers: &HeaderMap) -> Vec<&str> {
+    elements(headers, &X_FORWARDED_PROTO).collect()
+}
+
+/// A parameter of an element of `Forwarded`.
+fn parameter<'e>(element: &'e str, wanted: &str) -> Option<&'e str> {
+    element.split(';').find_map(|pair| {
+        let (name, value) = pair.split_once('=')?;
+        let value = value.trim().trim_matches('"');
+        name.trim().eq_ignore_ascii_case(wanted).then_some(value)
+    })
 }
 
 fn x_forwarded_for(headers: &HeaderMap) -> Vec<Option<IpAddr>> {
@@ -150,6 +188,48 @@ mod tests {
                 expected,
                 "{value}"
             );
+        }
+    }
+
+    #[test]
+    fn a_trusted_proxy_tells_whether_its_client_came_by_tls() {
+        let by_tls = |peer: &str, headers: &[(&str, &str)]| {
+            let proxies = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+            let mut request = TestRequest::default().peer_addr(peer.parse().unwrap());
+            for header in headers {
+                request = request.append_header(*header);
+            }
+            proxies.came_by_tls(&request.to_http_request())
+        };
+        let client = ("x-forwarded-for", "192.0.2.1");
+        let behind_another = ("x-forwarded-for", "192.0.2.1, 10.2.2.2");
+        let scheme = |value| ("x-forwarded-proto", value);
+        for (headers, expected) in [
+            (&[client, scheme("https")][..], true),
+            (&[client, scheme("http")], false),
+            (&[client, scheme("https, http")], false),
+            (&[scheme("HTTPS")], true),
+            (&[client], false),
+            (&[behind_another, scheme("https, http")], true),
+            (&[behind_another, scheme("https")], true),
+            (&[("forwarded", "for=192.0.2.1;proto=https")], true),
+            (
+                &[(
+                    "forwarded",
+                    "for=192.0.2.1;proto=\"wss\", for=10.2.2.2;proto=http",
+                )],
+                true,
+            ),
+            (
+                &[(
+                    "forwarded",
+                    "for=192.0.2.1;proto=http, for=10.2.2.2;proto=https",
+                )],
+                false,
+            ),
+        ] {
+            assert_eq!(by_tls("10.0.0.1:1", headers), expected, "{headers:?}");
+            assert!(!by_tls("198.51.100.7:1", headers), "{headers:?}");
         }
     }
 

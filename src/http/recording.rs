@@ -16,9 +16,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::error::{ApiError, Code};
+use super::limits::Limits;
+use super::requests::RequestId;
 use super::state::AppState;
 use crate::auth::Entered;
 use vivavoce_auth::{Access, Whose};
+use vivavoce_recordings::audit::{self, Action};
 use vivavoce_recordings::catalogue::{Found, Page, Shows, StoredRecording};
 use vivavoce_recordings::{Metadata, Recordings};
 use vivavoce_seams::{ByteStream, StoreError};
@@ -81,6 +84,9 @@ pub async fn download(
     )
     .await?;
     let metadata = &kept.metadata;
+    if request.method() != Method::HEAD {
+        note(recordings, Action::Audio, metadata, &access, &request).await?;
+    }
     // The content never changes, so its hash is its entity tag.
     let tag = EntityTag::new_strong(metadata.sha256.clone());
     if let Some(response) = precondition(&request, &tag) {
@@ -129,6 +135,7 @@ pub async fn transcript(
     state: web::Data<AppState>,
     stream_id: web::Path<String>,
     of: web::Query<Of>,
+    request: HttpRequest,
 ) -> Result<HttpResponse, ApiError> {
     let recordings = recordings(&state, &stream_id)?;
     let kept = find(
@@ -139,6 +146,16 @@ pub async fn transcript(
         Metadata::may_be_read_by,
     )
     .await?;
+    if request.method() != Method::HEAD {
+        note(
+            recordings,
+            Action::Transcript,
+            &kept.metadata,
+            &access,
+            &request,
+        )
+        .await?;
+    }
     let found = recordings.transcript(&kept).await;
     let (size, lines) = found.map_err(|error| failed(&error))?;
     let mut response = HttpResponse::Ok();
@@ -166,6 +183,7 @@ pub async fn delete(
     state: web::Data<AppState>,
     stream_id: web::Path<String>,
     of: web::Query<Of>,
+    request: HttpRequest,
 ) -> Result<web::Json<Deleted>, ApiError> {
     let recordings = recordings(&state, &stream_id)?;
     let kept = find(
@@ -174,6 +192,14 @@ pub async fn delete(
         &of,
         &access,
         Metadata::may_be_seen_by,
+    )
+    .await?;
+    note(
+        recordings,
+        Action::Delete,
+        &kept.metadata,
+        &access,
+        &request,
     )
     .await?;
     let removed = recordings.remove(&kept).await;
@@ -202,6 +228,31 @@ pub async fn list(
     page.map(web::Json).map_err(|error| failed(&error))
 }
 
+/// Notes that somebody has access to a recording, which is refused where that fails.
+async fn note(
+    recordings: &Recordings,
+    action: Action,
+    metadata: &Metadata,
+    access: &Access,
+    request: &HttpRequest,
+) -> Result<(), ApiError> {
+    let tenant = access.tenant().map(|tenant| tenant.as_str().to_owned());
+    let id = RequestId::of(request);
+    let limits = request.app_data::<web::Data<Limits>>();
+    let noted = audit::Access {
+        action,
+        stream_id: metadata.stream_id.clone(),
+        owner: metadata.tenant.clone(),
+        by_tenant: tenant,
+        address: limits.and_then(|limits| limits.address(request)),
+        request_id: (!id.is_empty()).then_some(id),
+    };
+    recordings.audit().note(noted).await.map_err(|error| {
+        tracing::error!(%error, "recording.audit_file cannot be written: an access to a recording is refused");
+        ApiError::new(Code::StorageError, "the access cannot be noted")
+    })
+}
+
 fn recordings<'a>(state: &'a AppState, stream_id: &str) -> Result<&'a Recordings, ApiError> {
     check(stream_id)?;
     state.recordings.as_deref().ok_or_else(unavailable)
@@ -217,7 +268,7 @@ async fn find(
     let whose = of.whose()?;
     let found = recordings.find(stream_id, whose.as_ref(), access, shows);
     match found.await {
-        Ok(Found::Stored(kept)) => Ok(kept),
+        Ok(Found::Stored(kept)) => Ok(*kept),
         Ok(Found::Ambiguous) => Err(several()),
         Ok(Found::NotYet) => {
             let message = "stream_id: this recording is not finished yet";
@@ -343,14 +394,14 @@ pub(super) fn several() -> ApiError {
     )
 }
 
-fn unavailable() -> ApiError {
+pub(super) fn unavailable() -> ApiError {
     ApiError::new(
         Code::RecordingUnavailable,
         "this server keeps no recordings",
     )
 }
 
-fn failed(error: &StoreError) -> ApiError {
+pub(super) fn failed(error: &StoreError) -> ApiError {
     if let StoreError::NotFound = error {
         return not_found();
     }

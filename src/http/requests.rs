@@ -29,6 +29,8 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 /// The maximum length of an id accepted from the client.
 const MAX_ID_BYTES: usize = 128;
+/// Paths that are polled by people's pages.
+const INSPECTION: &str = "/inspect/";
 /// Replaces the pattern if no route matches.
 const NO_ROUTE: &str = "none";
 /// Lines of the access log about strangers each second, and in a burst.
@@ -151,6 +153,8 @@ pub async fn observe(
     let method = name(request.method());
     let probe =
         matches!(path(request.request()), "/metrics") || PROBES.contains(&path(request.request()));
+    // Whoever watches asks every second: what is answered then would be most of the log that is watched.
+    let looks = *request.method() == Method::GET && path(request.request()).starts_with(INSPECTION);
     // At error level, so that the span is attached to every log line.
     let span = tracing::error_span!("request", request_id = id.to_str().unwrap_or_default());
     if request.headers().contains_key(TRACE_PARENT) {
@@ -178,13 +182,14 @@ pub async fn observe(
             Err(error) => (error.as_response_error().status_code(), None, false),
         };
         // Where nobody authenticates, whoever is not refused is the operator.
+        let is_look = looks && status.is_success();
         let is_refused = status.is_client_error() || status.is_server_error();
         let is_stranger = !is_known && (authenticates || is_refused);
         let (status, duration) = (status.as_u16(), begun.elapsed());
         let route = route.map_or_else(|| NO_ROUTE.to_owned(), |route| label(&route));
         let duration_ms = duration.as_micros() as f64 / 1e3;
         let logged = is_logged(is_stranger && !probe, Instant::now());
-        if probe {
+        if probe || is_look {
             tracing::debug!(method, route, status, duration_ms, "answered");
         } else if logged {
             // The route and not the path: a path may hold a telephone number.

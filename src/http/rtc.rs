@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::body::{self, JsonBody};
 use super::error::{ApiError, Code};
-use super::fields::required;
+use super::fields::{MAX_NAME_CHARS, required};
 use super::former::SuccessorKey;
-use super::limits;
+use super::limits::{self, Limits};
 use super::listen::Entrance;
 use super::state::AppState;
 use crate::auth::Entered;
@@ -24,7 +24,7 @@ use vivavoce_actors::registry::rooms::{
 };
 use vivavoce_core::dialect::Dialect;
 use vivavoce_replicas::ROOMS_URL;
-use vivavoce_seams::{EventError, RoomError, RoomErrorKind, SignedEvent};
+use vivavoce_seams::{EventError, RoomError, RoomErrorKind, SignedEvent, Supervision};
 
 /// Body of `POST /rtc/token`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -38,6 +38,43 @@ pub struct TokenRequest {
     /// The participant's identity.
     #[schemars(required, length(min = 1, max = 256), regex(pattern = r"\S"))]
     participant_identity: Option<String>,
+    /// Makes it the token of a supervisor. `listen`: hears everybody, unseen and unheard. `whisper`: is heard by `whisper_to` only.
+    #[schemars(extend("enum" = ["listen", "whisper"]))]
+    supervise: Option<String>,
+    /// Identities of those who hear a whisper; all agents if absent.
+    #[schemars(
+        length(min = 1, max = 64),
+        inner(length(min = 1, max = 256), regex(pattern = r"\S"))
+    )]
+    whisper_to: Option<Vec<String>>,
+}
+
+/// Who may hear a whisper.
+const MOST_WHISPERED_TO: usize = 64;
+
+impl TokenRequest {
+    fn supervision(&mut self) -> Result<Option<Supervision>, ApiError> {
+        let refused = |problem: &str| ApiError::new(Code::InvalidRequest, problem.to_owned());
+        let to = self.whisper_to.take();
+        match self.supervise.as_deref() {
+            Some("whisper") => {
+                let Some(to) = to else {
+                    return Ok(Some(Supervision::Whisper(Vec::new())));
+                };
+                let fits = |identity: &String| {
+                    !identity.trim().is_empty() && identity.chars().count() <= MAX_NAME_CHARS
+                };
+                if !(1..=MOST_WHISPERED_TO).contains(&to.len()) || !to.iter().all(fits) {
+                    return Err(refused("whisper_to: must be 1 to 64 identities"));
+                }
+                Ok(Some(Supervision::Whisper(to)))
+            }
+            _ if to.is_some() => Err(refused("whisper_to: is for supervise whisper")),
+            Some("listen") => Ok(Some(Supervision::Listen)),
+            Some(_) => Err(refused("supervise: must be listen or whisper")),
+            None => Ok(None),
+        }
+    }
 }
 
 /// Body of `DELETE /rtc/participant`.
@@ -136,6 +173,7 @@ pub struct RoomDetails {
 
 /// A participant of a room.
 #[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "RoomParticipant")]
 pub struct Participant {
     sid: String,
     identity: String,
@@ -259,9 +297,11 @@ pub async fn token(
     http: HttpRequest,
     body: JsonBody<TokenRequest>,
 ) -> Result<web::Json<TokenAnswer>, ApiError> {
-    let JsonBody(request) = body;
+    let JsonBody(mut request) = body;
+    let supervises = request.supervision()?;
     let wish = Admit {
         access,
+        supervises,
         room: required(request.room_name, "room_name")?,
         name: required(request.participant_name, "participant_name")?,
         identity: required(request.participant_identity, "participant_identity")?,
@@ -285,10 +325,11 @@ pub(super) fn own_url(request: &HttpRequest) -> String {
     let host = request.headers().get(header::HOST);
     let host = host.and_then(|host| host.to_str().ok());
     let entrance = request.conn_data::<Entrance>();
-    let scheme = match entrance {
-        Some(Entrance { secure: true, .. }) => "wss",
-        _ => "ws",
-    };
+    let is_secure = entrance.is_some_and(|entrance| entrance.secure);
+    let limits = request.app_data::<web::Data<Limits>>();
+    // A proxy that ends TLS is where clients come in.
+    let is_secure = is_secure || limits.is_some_and(|limits| limits.came_by_tls(request));
+    let scheme = if is_secure { "wss" } else { "ws" };
     match (host, entrance) {
         (Some(host), _) => format!("{scheme}://{host}"),
         (None, Some(entrance)) => format!("{scheme}://{}", entrance.address),

@@ -1,6 +1,6 @@
 //! `GET /sessions` and `DELETE /sessions/{stream_id}`: live sessions, telephone calls, agent workers and their jobs.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use actix_web::web;
 use livekit_protocol::JobType;
@@ -11,12 +11,17 @@ use super::error::{ApiError, Code};
 use super::recording::{Of, several};
 use super::state::AppState;
 use crate::auth::Entered;
-use vivavoce_actors::registry::calls::{CallInfo, ListCalls, ListRefused, ListRegistrations};
+use vivavoce_actors::registry::calls::{
+    CallInfo, ListCalls, ListGateways, ListRefused, ListRegistrations,
+};
 use vivavoce_actors::registry::sessions::{EndByName, ListSessions, NotEnded, SessionInfo};
 use vivavoce_actors::session::StreamId;
+use vivavoce_core::unix_time::unix_ms;
 use vivavoce_rooms::AgentViews;
 use vivavoce_rooms::dispatch::{JobView, WorkerView};
-use vivavoce_seams::rooms::telephone::{RefusedCall, RegistrationReport, RegistrationState};
+use vivavoce_seams::rooms::telephone::{
+    GatewayReport, PhoneReport, RefusedCall, RegistrationReport, RegistrationState,
+};
 
 /// How long ending a session may take; longer than it takes to play out its last words.
 const PATIENCE: Duration = Duration::from_secs(8);
@@ -31,6 +36,10 @@ pub struct SessionList {
     refused_calls: Vec<RefusedCallInfo>,
     /// Accounts at PBXs and carriers that the server keeps registered; only the operator sees them.
     sip_registrations: Vec<SipRegistration>,
+    /// The gateways of the settings and how they are; only the operator sees them.
+    sip_gateways: Vec<SipGateway>,
+    /// Telephones that may register here: the caller's.
+    sip_phones: Vec<SipPhone>,
     /// Agent workers that have registered with embedded rooms.
     agent_workers: Vec<AgentWorker>,
     /// Jobs of agents that have not ended.
@@ -40,6 +49,8 @@ pub struct SessionList {
 /// An inbound call that was refused.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct RefusedCallInfo {
+    /// The id of its trace, for `GET /sip/traces/{trace_id}`.
+    trace_id: String,
     /// When, for the last time, in Unix milliseconds.
     at: u64,
     /// The address that it came from.
@@ -59,6 +70,7 @@ pub struct RefusedCallInfo {
 impl From<RefusedCall> for RefusedCallInfo {
     fn from(refused: RefusedCall) -> Self {
         Self {
+            trace_id: refused.trace_id,
             at: unix_ms(refused.at),
             source: refused.source,
             from: refused.from,
@@ -68,11 +80,6 @@ impl From<RefusedCall> for RefusedCallInfo {
             times: refused.times,
         }
     }
-}
-
-fn unix_ms(at: SystemTime) -> u64 {
-    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// An account at a PBX or carrier.
@@ -101,6 +108,59 @@ impl From<RegistrationReport> for SipRegistration {
                 RegistrationState::Refused(status) => Some(status),
                 _ => None,
             },
+            expires_at: report.expires_at.map(unix_ms),
+        }
+    }
+}
+
+/// A gateway of the settings.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct SipGateway {
+    /// Where.
+    address: String,
+    /// How it is reached.
+    #[schemars(extend("enum" = ["udp", "tcp", "tls"]))]
+    transport: &'static str,
+    /// How it is: `unknown` where it is not asked (`sip.gateway_check_seconds`).
+    #[schemars(extend("enum" = ["unknown", "up", "down"]))]
+    state: &'static str,
+    /// When it was asked last, in Unix milliseconds; null where it was not.
+    checked_at: Option<u64>,
+    /// How long its answer took, in milliseconds; null where there was none.
+    round_trip_ms: Option<f64>,
+}
+
+impl From<GatewayReport> for SipGateway {
+    fn from(report: GatewayReport) -> Self {
+        Self {
+            address: report.address,
+            transport: report.transport,
+            state: report.state.as_str(),
+            checked_at: report.checked_at.map(unix_ms),
+            round_trip_ms: report.round_trip.map(|time| time.as_secs_f64() * 1_000.0),
+        }
+    }
+}
+
+/// A telephone that may register here.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct SipPhone {
+    /// Its name.
+    user: String,
+    /// Whose it is; null where it is the operator's.
+    tenant: Option<String>,
+    /// Where it is; null while it is not registered.
+    address: Option<String>,
+    /// Until when it is registered, in Unix milliseconds; null likewise.
+    expires_at: Option<u64>,
+}
+
+impl From<PhoneReport> for SipPhone {
+    fn from(report: PhoneReport) -> Self {
+        Self {
+            user: report.user,
+            tenant: report.tenant.map(|tenant| tenant.as_str().to_owned()),
+            address: report.address,
             expires_at: report.expires_at.map(unix_ms),
         }
     }
@@ -230,6 +290,10 @@ pub async fn list(
         access: access.clone(),
     };
     let refused = state.calls.send(refused).await?;
+    let gateways = ListGateways {
+        access: access.clone(),
+    };
+    let (gateways, phones) = state.calls.send(gateways).await?;
     let agents = match &state.embedded_rooms {
         // Rooms that have stopped have none.
         Some(rooms) => rooms.agents(access.clone()).await.unwrap_or_default(),
@@ -245,6 +309,8 @@ pub async fn list(
             .into_iter()
             .map(SipRegistration::from)
             .collect(),
+        sip_gateways: gateways.into_iter().map(SipGateway::from).collect(),
+        sip_phones: phones.into_iter().map(SipPhone::from).collect(),
         agent_workers: agents.workers.into_iter().map(AgentWorker::from).collect(),
         agent_jobs: agents.jobs.into_iter().map(AgentJob::from).collect(),
     }))

@@ -86,7 +86,7 @@ async fn validate(route: Route, state: &AppState, request: &HttpRequest) -> Http
 }
 
 /// The server that this one replaces, if the room is there.
-fn where_it_is<'s>(state: &'s AppState, room: &str) -> Option<&'s AtFormer> {
+pub(super) fn where_it_is<'s>(state: &'s AppState, room: &str) -> Option<&'s AtFormer> {
     let former = state.former.as_ref();
     former.filter(|former| former.has_room(room))
 }

@@ -22,7 +22,11 @@ use vivavoce_synthesis::{
 
 const AUDIO_FORMAT: HeaderName = HeaderName::from_static("x-audio-format");
 const SAMPLE_RATE: HeaderName = HeaderName::from_static("x-sample-rate");
+const PROVIDER: HeaderName = HeaderName::from_static("x-provider");
 const CACHE: HeaderName = HeaderName::from_static("x-cache");
+
+/// The content type of the specification, whatever the format.
+const AS_SPECIFIED: &str = "audio/pcm";
 
 /// The chunk size of long responses: the connection copies a chunk, and the client's reading rate is measured per
 /// chunk.
@@ -87,15 +91,16 @@ pub async fn speak(
         checked.map_err(SynthesisError::from)?;
     }
     let said = (text.as_str(), document.as_ref());
-    let (cached, sound) = say(&state, &config, said, &access, query.stream).await?;
+    let said = say(&state, &config, said, &access, query.stream).await?;
     let mut response = HttpResponse::Ok();
     response
-        .insert_header((header::CONTENT_TYPE, content_type(&request, format)))
+        .insert_header((header::CONTENT_TYPE, content_type(&state, &request, format)))
         .insert_header((header::VARY, "accept"))
         .insert_header((AUDIO_FORMAT, format.encoding.name()))
         .insert_header((SAMPLE_RATE, format.layout.rate.hz()))
-        .insert_header((CACHE, if cached { "hit" } else { "miss" }));
-    let (chunks, speech) = match sound {
+        .insert_header((PROVIDER, said.provider))
+        .insert_header((CACHE, if said.cached { "hit" } else { "miss" }));
+    let (chunks, speech) = match said.sound {
         Sound::Coming(first, speech) => {
             return Ok(stream_as_it_comes(response, first, speech, work));
         }
@@ -137,6 +142,15 @@ pub(super) fn check_text(field: &str, text: Option<String>) -> Result<String, Ap
     }
 }
 
+/// Speech that has begun.
+pub(super) struct Said {
+    /// The slug of whoever speaks: the provider that was asked for, or a fallback.
+    provider: String,
+    /// Whether it comes from the cache.
+    cached: bool,
+    pub(super) sound: Sound,
+}
+
 /// The content of a response.
 pub(super) enum Sound {
     /// All of the audio, with the guard that counts its memory.
@@ -154,10 +168,11 @@ pub(super) async fn say(
     (text, document): (&str, Option<&Ssml>),
     access: &Access,
     as_it_comes: bool,
-) -> Result<(bool, Sound), ApiError> {
+) -> Result<Said, ApiError> {
     let party = &access.party();
     let mut choices = config.choices().into_iter().peekable();
     while let Some(choice) = choices.next() {
+        let provider = choice.provider.clone();
         let said = async {
             let synthesizer = &state.synthesizer;
             let mut speech = match document {
@@ -175,7 +190,11 @@ pub(super) async fn say(
             } else {
                 Sound::Whole(speech.whole().await?, speech)
             };
-            Ok::<_, SynthesisError>((cached, sound))
+            Ok::<_, SynthesisError>(Said {
+                provider,
+                cached,
+                sound,
+            })
         };
         match said.await {
             Err(SynthesisError::Provider { error, .. }) if choices.peek().is_some() => {
@@ -221,18 +240,24 @@ pub(super) fn as_it_comes(
     )
 }
 
-/// `audio/pcm` for every format, as in the specification, unless the client accepts the registered type.
-fn content_type(request: &HttpRequest, format: AudioFormat) -> &'static str {
+/// The format's registered type. As in the specification `audio/pcm` for every format where the client asks for it, or
+/// was written for another server of its family; there a registered type is for those who ask for that.
+fn content_type(state: &AppState, request: &HttpRequest, format: AudioFormat) -> &'static str {
     let registered = format.encoding.media_type();
-    let named = request
-        .headers()
-        .get_all(header::ACCEPT)
-        .filter_map(|value| value.to_str().ok())
-        .any(|accept| {
-            accept.split(',').any(|range| {
+    let accepts = |wanted: &str| {
+        let values = request.headers().get_all(header::ACCEPT);
+        values
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|accept| accept.split(','))
+            .any(|range| {
                 let media_type = range.split(';').next().unwrap_or_default().trim();
-                media_type.eq_ignore_ascii_case(registered)
+                media_type.eq_ignore_ascii_case(wanted)
             })
-        });
-    if named { registered } else { "audio/pcm" }
+    };
+    let is_specified = accepts(AS_SPECIFIED) || !state.dialect.is_ours();
+    if is_specified && !accepts(registered) {
+        AS_SPECIFIED
+    } else {
+        registered
+    }
 }

@@ -10,7 +10,11 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::error::{ApiError, Code};
 use super::former::AtFormer;
+use super::inspect::{Feed, Model, SettingsInForce};
 use super::openai::OpenAi;
+use super::whip::Sessions as WhipSessions;
+use vivavoce_actors::egress::EgressService;
+use vivavoce_actors::mixes::RoomMixes;
 use vivavoce_actors::registry::calls::CallRegistry;
 use vivavoce_actors::registry::hooks::HookRegistry;
 use vivavoce_actors::registry::rooms::RoomRegistry;
@@ -60,8 +64,20 @@ pub struct AppState {
     pub trunks: Option<Arc<Trunks>>,
     /// The recordings; `None` if recording is off.
     pub recordings: Option<Arc<Recordings>>,
+    /// The egress of the embedded rooms; `None` without such rooms or if recording is off.
+    pub egress: Option<EgressService>,
+    /// The mixes of the embedded rooms; `None` without such rooms.
+    pub mixes: Option<RoomMixes>,
+    /// The sessions by WHIP and WHEP.
+    pub whip: WhipSessions,
     /// Which models of local speech are installed, looked up at each call.
     pub models: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
+    /// The models of the catalogue and their states, looked up at each call.
+    pub model_list: Arc<dyn Fn() -> Vec<Model> + Send + Sync>,
+    /// The settings in force.
+    pub settings: SettingsInForce,
+    /// The live list of sessions.
+    pub feed: Arc<Feed>,
     /// Cancelled when the server begins to stop.
     pub draining: CancellationToken,
     /// Cancelled once another server has taken over: what still comes here came over connections from before, and nobody else

@@ -236,7 +236,7 @@ impl Endpoints {
     pub fn for_tests() -> std::sync::Arc<Self> {
         static ONE: std::sync::OnceLock<std::sync::Arc<Endpoints>> = std::sync::OnceLock::new();
         let one = ONE.get_or_init(|| {
-            let _ = rustls::crypto::ring::default_provider().install_default();
+            let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
             let environment = [("LLM_URL", "http://127.0.0.1:1/v1"), ("LLM_MODEL", "m")];
             let owned = environment.map(|(name, text)| (name.to_owned(), text.to_owned()));
             let config = vivavoce_config::Config::from_sources(&[], &owned.into(), None).unwrap();
@@ -448,7 +448,7 @@ mod tests {
     fn endpoints(environment: &[(&str, &str)]) -> Result<Endpoints, Vec<String>> {
         let owned = |&(name, text): &(&str, &str)| (name.to_owned(), text.to_owned());
         let environment = environment.iter().map(owned).collect();
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let config = vivavoce_config::Config::from_sources(&[], &environment, None).unwrap();
         Endpoints::new(&config.settings, &Authorities::default())
     }

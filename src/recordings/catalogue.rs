@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::recording_location::{self, BEHIND_TENANTS, RecordingLocation};
-use super::{AUDIO, METADATA, Metadata, Recordings, TRANSCRIPT, egress};
+use super::{METADATA, Metadata, Recordings, TRANSCRIPT, egress};
 use vivavoce_auth::{Access, TenantId, Whose};
 use vivavoce_core::stream_id::StreamId;
 use vivavoce_seams::{ByteStream, RecordingStore, StoreError};
@@ -26,7 +26,7 @@ const MAX_METADATA: usize = 64 * 1024;
 #[derive(Debug)]
 pub enum Found {
     /// A stored recording.
-    Stored(StoredRecording),
+    Stored(Box<StoredRecording>),
     /// A recording that is not finished, or not uploaded yet.
     NotYet,
     /// Several tenants have a recording of this name, and the caller may see more than one of them.
@@ -44,6 +44,13 @@ pub struct StoredRecording {
     /// Its metadata.
     pub metadata: Metadata,
     location: RecordingLocation,
+}
+
+impl StoredRecording {
+    /// One whose metadata was read at this place.
+    pub(super) const fn new(metadata: Metadata, location: RecordingLocation) -> Self {
+        Self { metadata, location }
+    }
 }
 
 /// A page of recordings: tenants' recordings first, ordered by folder and name.
@@ -120,7 +127,8 @@ impl Recordings {
         for location in locations {
             match self.metadata(&location).await {
                 Ok(metadata) if theirs(&metadata) => {
-                    return Ok(Found::Stored(StoredRecording { metadata, location }));
+                    let kept = StoredRecording { metadata, location };
+                    return Ok(Found::Stored(Box::new(kept)));
                 }
                 Ok(_) | Err(StoreError::NotFound) => {}
                 Err(error) => return Err(error),
@@ -167,7 +175,7 @@ impl Recordings {
             match known {
                 Ok(metadata) if shows(&metadata, access) => {
                     let kept = StoredRecording { metadata, location };
-                    found.insert(kept.metadata.tenant.clone(), Found::Stored(kept));
+                    found.insert(kept.metadata.tenant.clone(), Found::Stored(Box::new(kept)));
                 }
                 Ok(_) | Err(StoreError::NotFound) => {}
                 Err(error) => return Err(error),
@@ -201,7 +209,7 @@ impl Recordings {
         range: Option<std::ops::Range<u64>>,
     ) -> Result<ByteStream, StoreError> {
         self.store
-            .get(&kept.location.key(&self.prefix, AUDIO), range)
+            .get(&kept.location.audio(&self.prefix, &kept.metadata), range)
             .await
     }
 
@@ -217,7 +225,9 @@ impl Recordings {
 
     /// Deletes a recording. The metadata goes last, so that the owner can try again after a failure.
     pub async fn remove(&self, kept: &StoredRecording) -> Result<(), StoreError> {
-        for file in [AUDIO, TRANSCRIPT, METADATA] {
+        let audio = kept.location.audio(&self.prefix, &kept.metadata);
+        self.store.delete(&audio).await?;
+        for file in [TRANSCRIPT, METADATA] {
             self.store
                 .delete(&kept.location.key(&self.prefix, file))
                 .await?;
@@ -267,7 +277,10 @@ impl Recordings {
         Ok(page)
     }
 
-    async fn metadata(&self, location: &RecordingLocation) -> Result<Metadata, StoreError> {
+    pub(super) async fn metadata(
+        &self,
+        location: &RecordingLocation,
+    ) -> Result<Metadata, StoreError> {
         metadata(self.store.as_ref(), &self.prefix, location).await
     }
 }
@@ -314,7 +327,7 @@ impl Walk {
     }
 
     /// One tenant's folder, and what version 0.1.0 stored directly below the prefix.
-    fn of_tenant(own: &str, after: Option<&str>) -> Self {
+    pub(super) fn of_tenant(own: &str, after: Option<&str>) -> Self {
         let behind = match after.map(folder_of) {
             Some((None, _)) => return Self::of_nobody(after),
             Some((Some(folder), name)) if folder == own => Some(name.to_owned()),
@@ -326,7 +339,7 @@ impl Walk {
     }
 
     /// The names directly below the prefix.
-    fn of_nobody(after: Option<&str>) -> Self {
+    pub(super) fn of_nobody(after: Option<&str>) -> Self {
         let top = after.unwrap_or_default().max(BEHIND_TENANTS);
         Self::new(None, Some(top.to_owned()), false)
     }

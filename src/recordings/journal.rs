@@ -501,6 +501,7 @@ mod tests {
             channels: 1,
             participants: Vec::new(),
             complete: false,
+            file: None,
         }
     }
 

@@ -41,12 +41,16 @@
 //! assert_eq!(location.key("recordings", AUDIO), "recordings/call-1/audio.ogg");
 //! ```
 
+pub mod audit;
 pub mod catalogue;
+pub mod discretion;
 pub mod egress;
 pub mod journal;
 mod metadata;
 pub mod recording_location;
+pub mod redaction;
 pub mod retention;
+pub mod search;
 mod transcript;
 mod upload;
 pub mod uploader;
@@ -55,7 +59,7 @@ pub mod writers;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -68,6 +72,8 @@ use vivavoce_quotas::{FairQueue, Quota, Share};
 use vivavoce_seams::{RecordingStore, StoreError};
 use vivavoce_webhooks::Webhooks;
 
+use audit::Audit;
+use discretion::{Discretion, Rules};
 pub use metadata::{Metadata, Participant};
 pub use transcript::TranscriptLine;
 
@@ -101,9 +107,16 @@ pub struct Recordings {
     settings: RecordingSettings,
     webhooks: Option<Webhooks>,
     quota: Option<Quota>,
+    /// Who is told what has become of a finished recording.
+    told: OnceLock<Tell>,
+    discretion: Arc<Discretion>,
+    audit: Audit,
     /// A listing costs up to a thousand requests to the store, so callers take turns.
     listings: FairQueue,
 }
+
+/// Is told that a recording is in the store, or why it never will be. Must not block.
+pub type Tell = Arc<dyn Fn(&Metadata, Result<(), String>) + Send + Sync>;
 
 /// Why a recording could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -132,6 +145,9 @@ impl Recordings {
             settings,
             webhooks: None,
             quota: None,
+            told: OnceLock::new(),
+            discretion: Arc::default(),
+            audit: Audit::default(),
             listings: FairQueue::new(MAX_CONCURRENT_LISTINGS, Share::NONE),
         })
     }
@@ -202,6 +218,31 @@ impl Recordings {
         self
     }
 
+    /// Tells what has become of finished recordings. Only the first call counts, and only before [`Self::run`].
+    pub fn tell(&self, tell: Tell) {
+        let _only_the_first_counts = self.told.set(tell);
+    }
+
+    /// The key of a recording's audio in the store.
+    pub fn audio_key(&self, metadata: &Metadata) -> String {
+        RecordingLocation::of(metadata).audio(&self.prefix, metadata)
+    }
+
+    /// Whether a recording is in the store, is to get there, or neither.
+    pub async fn whereabouts(&self, metadata: &Metadata) -> Result<Whereabouts, StoreError> {
+        let location = RecordingLocation::of(metadata);
+        let journal = location.clone();
+        let journal = self.in_journals(move |journals| journals.look_up(&journal));
+        if journal.await?.is_some() {
+            return Ok(Whereabouts::Journal);
+        }
+        match catalogue::metadata(&*self.store, &self.prefix, &location).await {
+            Ok(metadata) => Ok(Whereabouts::Store(Box::new(metadata))),
+            Err(StoreError::NotFound) => Ok(Whereabouts::Nowhere),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Counts recordings that wait for the store.
     #[must_use]
     pub fn counted(mut self, quota: Quota) -> Self {
@@ -216,12 +257,44 @@ impl Recordings {
         let (store, webhooks) = (Arc::clone(&self.store), self.webhooks.clone());
         let uploader = Uploader::new(journals, store, self.prefix.clone(), webhooks);
         let uploader = uploader.counting(self.quota.clone());
+        let uploader = uploader.telling(self.told.get().cloned());
         uploader.run(closing).await;
     }
 
-    /// Deletes recordings older than `age` from the store, every hour until `closing`.
-    pub async fn forget(self: Arc<Self>, age: Duration, closing: CancellationToken) {
-        retention::run(Arc::clone(&self.store), self.prefix.clone(), age, closing).await;
+    /// How discreet recordings are.
+    #[must_use]
+    pub fn discreet(mut self, discretion: Discretion) -> Self {
+        self.discretion = Arc::new(discretion);
+        self
+    }
+
+    /// Notes accesses there, and no longer in the log.
+    #[must_use]
+    pub fn audited(mut self, audit: Audit) -> Self {
+        self.audit = audit;
+        self
+    }
+
+    /// Where accesses are noted.
+    pub const fn audit(&self) -> &Audit {
+        &self.audit
+    }
+
+    /// The rules for recordings of this tenant, or of nobody.
+    pub fn rules(&self, tenant: Option<&str>) -> &Rules {
+        self.discretion.of(tenant)
+    }
+
+    /// Whether some recordings are deleted one day.
+    pub fn forgets(&self) -> bool {
+        self.discretion.forgets()
+    }
+
+    /// Deletes recordings from the store that are older than their tenant's rules say, every hour until `closing`.
+    pub async fn forget(self: Arc<Self>, closing: CancellationToken) {
+        let discretion = Arc::clone(&self.discretion);
+        let (store, prefix) = (Arc::clone(&self.store), self.prefix.clone());
+        retention::run(store, prefix, discretion, closing).await;
     }
 
     async fn in_journals<T: Send + 'static>(
@@ -232,6 +305,17 @@ impl Recordings {
         let done = tokio::task::spawn_blocking(move || work(journals)).await;
         done.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
+}
+
+/// Where a recording is.
+#[derive(Debug)]
+pub enum Whereabouts {
+    /// In its journal: it is being written or waits for the store.
+    Journal,
+    /// In the store.
+    Store(Box<Metadata>),
+    /// Nowhere: it has not begun, or was deleted.
+    Nowhere,
 }
 
 /// Removes an unwanted journal in the background.

@@ -31,6 +31,10 @@ pub struct Metadata {
     pub participants: Vec<Participant>,
     /// False if the recording was cut off before its session ended.
     pub complete: bool,
+    /// The name of the audio file below the folder of its owner, if an egress of a room was asked to give it one. Absent: it is
+    /// beside this file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
 }
 
 /// A participant of a recording.

@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
 
-use super::Metadata;
+use super::{AUDIO, Metadata};
 use vivavoce_core::hash::hex;
 
 /// Sorts after the folders of all tenants and before all recordings without a tenant.
@@ -69,6 +69,11 @@ impl RecordingLocation {
         &self.stream_id
     }
 
+    /// The tenant's folder in the store, if it has a tenant.
+    pub fn folder(&self) -> Option<&str> {
+        self.folder.as_deref()
+    }
+
     /// The path below the prefix, which is also its position in a listing of everything.
     pub fn path(&self) -> Cow<'_, str> {
         match &self.folder {
@@ -82,6 +87,15 @@ impl RecordingLocation {
         format!("{prefix}/{}/{file}", self.path())
     }
 
+    /// The key of its audio in the store.
+    pub fn audio(&self, prefix: &str, metadata: &Metadata) -> String {
+        match (&metadata.file, &self.folder) {
+            (Some(file), Some(folder)) => format!("{prefix}/{folder}/{file}"),
+            (Some(file), None) => format!("{prefix}/{file}"),
+            (None, _) => self.key(prefix, AUDIO),
+        }
+    }
+
     /// The folder name of its journal, or of its egress note, on local disk.
     pub fn journal(&self) -> &str {
         &self.journal
@@ -91,6 +105,7 @@ impl RecordingLocation {
     /// ignored.
     pub fn holds(&self, metadata: &Metadata) -> bool {
         metadata.stream_id == self.stream_id
+            && metadata.file.as_deref().is_none_or(is_file_name)
             && match &self.folder {
                 Some(folder) => {
                     metadata.tenant.as_deref().map(tenant_folder).as_ref() == Some(folder)
@@ -98,6 +113,25 @@ impl RecordingLocation {
                 None => true,
             }
     }
+}
+
+/// The longest name of a file that an egress may ask for, in bytes, and the longest of its parts.
+pub const MAX_FILE_NAME: usize = 512;
+const MAX_PART: usize = 200;
+/// Of audio files.
+const ENDING: &str = ".ogg";
+
+/// Whether a name may be that of an audio file: parts of `A-Z a-z 0-9 . _ -`, ending in `.ogg`, that is no other file of ours.
+pub fn is_file_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let is_part = |part: &str| {
+        (1..=MAX_PART).contains(&part.len()) && part.chars().all(allowed) && !part.starts_with('.')
+    };
+    name.len() <= MAX_FILE_NAME
+        && name.split('/').all(is_part)
+        && name.ends_with(ENDING)
+        && name != AUDIO
+        && !name.ends_with("/audio.ogg")
 }
 
 /// Whether a journal's folder belongs to this `stream_id`, of any tenant.

@@ -35,7 +35,10 @@ pub async fn upload(
             content_type,
             progress: &progress,
         };
-        let key = location.key(prefix, name);
+        let key = match name {
+            AUDIO => location.audio(prefix, &journal.metadata),
+            name => location.key(prefix, name),
+        };
         let kept = store.put(&key, file).await?;
         if kept.size != size || kept.sha256.is_some_and(|kept| kept != sha256) {
             return Err(StoreError::Unavailable {

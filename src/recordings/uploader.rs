@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::AUDIO;
+use super::Tell;
 use super::journal::{FinishedJournal, Journals};
 use super::recording_location::RecordingLocation;
 use super::upload::upload;
@@ -74,6 +74,8 @@ pub struct Uploader {
     /// Uploads in progress, by party.
     tally: Tally,
     quota: Option<Quota>,
+    /// See [`super::Recordings::tell`].
+    told: Option<Tell>,
     outage: Option<Outage>,
     /// The last attempt to list the journals failed.
     blind: bool,
@@ -126,6 +128,7 @@ impl Uploader {
             turns: VecDeque::new(),
             tally: Tally::new(MAX_CONCURRENT as u64, Share::default()),
             quota: None,
+            told: None,
             outage: None,
             blind: false,
         }
@@ -134,6 +137,11 @@ impl Uploader {
     /// Counts waiting recordings.
     pub fn counting(self, quota: Option<Quota>) -> Self {
         Self { quota, ..self }
+    }
+
+    /// Tells what has become of recordings.
+    pub fn telling(self, told: Option<Tell>) -> Self {
+        Self { told, ..self }
     }
 
     /// Runs until `closing`, and from then on as long as uploads succeed at once.
@@ -325,7 +333,10 @@ impl Uploader {
         match (kept, journal) {
             (Ok(()), journal) => {
                 self.waiting.remove(&name);
-                if journal.is_some() {
+                if let Some(journal) = journal {
+                    if let Some(tell) = &self.told {
+                        tell(&journal.metadata, Ok(()));
+                    }
                     self.back();
                     metrics::recording_stored();
                     tracing::info!(journal = name, "recording stored");
@@ -386,6 +397,9 @@ impl Uploader {
             tracing::warn!(journal = name, %error, "could not record that an upload was given up; it will be attempted again");
         }
         self.waiting.remove(name);
+        if let Some(tell) = &self.told {
+            tell(&journal.metadata, Err(message.clone()));
+        }
         if let Some(webhooks) = &self.webhooks {
             let file = sound(&self.prefix, journal);
             let failed = EventKind::RecordingFailed { file, message };
@@ -424,7 +438,7 @@ async fn keep(
 fn sound(prefix: &str, journal: &FinishedJournal) -> RecordingFile {
     let metadata = &journal.metadata;
     RecordingFile {
-        key: RecordingLocation::of(metadata).key(prefix, AUDIO),
+        key: RecordingLocation::of(metadata).audio(prefix, metadata),
         duration_ms: metadata.duration_ms,
         size: metadata.size,
         sha256: metadata.sha256.clone(),
@@ -466,7 +480,7 @@ mod tests {
     use tokio_util::task::AbortOnDropHandle;
 
     use super::*;
-    use crate::{METADATA, TRANSCRIPT};
+    use crate::{AUDIO, METADATA, TRANSCRIPT};
     use vivavoce_file_store::FileStore;
     use vivavoce_quotas::Kind;
     use vivavoce_seams::{ByteStream, Listing, ObjectInfo, StoredFile};

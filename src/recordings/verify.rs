@@ -55,7 +55,7 @@ pub async fn verify_recording(
     location: &RecordingLocation,
 ) -> Result<Metadata, VerifyError> {
     let metadata = metadata(store, prefix, location).await?;
-    let mut pieces = store.get(&location.key(prefix, AUDIO), None).await?;
+    let mut pieces = store.get(&location.audio(prefix, &metadata), None).await?;
     let (mut size, mut hash) = (0, Sha256::new());
     let mut stream = Stream::default();
     while let Some(piece) = pieces.next().await {

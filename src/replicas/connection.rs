@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use redis::{
@@ -106,6 +106,15 @@ impl Redis {
             self.open = None;
         }
         Ok(answer?)
+    }
+
+    /// How long Redis takes to answer, once there is a connection.
+    pub async fn ping(&mut self) -> Result<Duration, SharedError> {
+        let connection = self.connection().await?;
+        let began = Instant::now();
+        let answer: Result<String, RedisError> = redis::cmd("PING").query_async(connection).await;
+        self.checked(answer)?;
+        Ok(began.elapsed())
     }
 
     /// The connection.

@@ -368,6 +368,7 @@ mod tests {
     use vivavoce_config::Config;
 
     fn replicas() -> Arc<Replicas> {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let environment = [("REDIS_URL".to_owned(), "redis://127.0.0.1:1".to_owned())];
         let config = Config::from_sources(&[], &environment.into(), None).unwrap();
         let authorities = Authorities::default();

@@ -71,6 +71,20 @@ pub struct Admission {
     pub puts_nobody_out: bool,
     /// The party that a room created by this admission counts for.
     pub party: Party,
+    /// What a client that makes one offer and no other hears; `None` for LiveKit's clients, which make another where they need
+    /// more sections.
+    pub once: Option<Hears>,
+}
+
+/// What a client hears in the sections of its only offer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hears {
+    /// Nothing: it only publishes.
+    Nothing,
+    /// The mix of the room ([`vivavoce_seams::rooms::link::JoinKind::Mixer`]).
+    Mix,
+    /// The tracks of the participant with this identity.
+    Participant(String),
 }
 
 impl Admission {
@@ -91,6 +105,7 @@ impl Admission {
             owner: self.owner.clone(),
             puts_nobody_out: self.puts_nobody_out,
             party: self.party.clone(),
+            once: self.once.clone(),
         }
     }
 
@@ -161,24 +176,69 @@ pub fn admit(
     now_s: i64,
 ) -> Result<Admission, Refusal> {
     let parameters = Parameters::read(query);
-    let claims = parameters.claims(authorization, keys, now_s)?;
-    if !claims.video.room_join {
-        return Err(Refusal::new(
-            401,
-            "the access token does not grant roomJoin",
-        ));
-    }
-    check_name("identity", claims.identity())?;
-    let room = Some(claims.video.room.as_str()).filter(|room| !room.is_empty());
-    let room = room
-        .or_else(|| parameters.get("room"))
-        .unwrap_or_default()
-        .to_owned();
-    check_name("room", &room)?;
-    let mut admission = match route {
+    let (claims, room) = parameters.place(authorization, keys, now_s)?;
+    checked(match route {
         Route::OneConnection => from_join_request(&parameters, claims, room)?,
         Route::TwoConnections => from_query(&parameters, claims, room),
-    };
+    })
+}
+
+/// The same for a client that makes one offer and no other, by a request to the path of WHIP or WHEP. The offer and its tracks
+/// are added once the body is read.
+pub fn admit_once(
+    query: &str,
+    authorization: Option<&str>,
+    keys: &Keys,
+    now_s: i64,
+    hears: Hears,
+) -> Result<Admission, Refusal> {
+    let parameters = Parameters::read(query);
+    let (claims, room) = parameters.place(authorization, keys, now_s)?;
+    let permission = claims.permission();
+    if hears == Hears::Nothing && !permission.can_publish {
+        return Err(Refusal::new(
+            403,
+            "the access token does not grant canPublish",
+        ));
+    }
+    if hears != Hears::Nothing && !permission.can_subscribe {
+        return Err(Refusal::new(
+            403,
+            "the access token does not grant canSubscribe",
+        ));
+    }
+    checked(Admission {
+        route: Route::OneConnection,
+        claims,
+        room,
+        client: proto::ClientInfo::default(),
+        auto_subscribe: hears != Hears::Nothing,
+        metadata: String::new(),
+        attributes: HashMap::new(),
+        tracks: Vec::new(),
+        offer: None,
+        resume: None,
+        sync_state: None,
+        owner: None,
+        puts_nobody_out: false,
+        party: Party::Operator,
+        once: Some(hears),
+    })
+}
+
+/// Whose token this is: the room and the identity.
+pub fn identify(
+    query: &str,
+    authorization: Option<&str>,
+    keys: &Keys,
+    now_s: i64,
+) -> Result<(String, String), Refusal> {
+    let place = Parameters::read(query).place(authorization, keys, now_s);
+    place.map(|(claims, room)| (room, claims.identity().to_owned()))
+}
+
+/// Checks what somebody says about itself.
+fn checked(mut admission: Admission) -> Result<Admission, Refusal> {
     if !admission.claims.permission().can_update_metadata {
         admission.metadata.clear();
         admission.attributes.clear();
@@ -213,7 +273,7 @@ pub fn admit(
 fn check_room_config(config: &proto::RoomConfiguration) -> Result<(), Refusal> {
     let refused = |problem: &str| Err(Refusal::new(400, format!("roomConfig.{problem}")));
     if config.egress.is_some() {
-        return refused("egress: embedded rooms cannot do that; a session records a room");
+        return refused("egress: embedded rooms cannot do that; `CreateRoom` can");
     }
     check_agents(&config.agents).or_else(|error| refused(&error.to_string()))
 }
@@ -286,6 +346,30 @@ impl Parameters {
         token::verify(token, keys, now_s).map_err(|error| Refusal::new(401, error.to_string()))
     }
 
+    /// What the token says, and the room to join.
+    fn place(
+        &self,
+        authorization: Option<&str>,
+        keys: &Keys,
+        now_s: i64,
+    ) -> Result<(Claims, String), Refusal> {
+        let claims = self.claims(authorization, keys, now_s)?;
+        if !claims.video.room_join {
+            return Err(Refusal::new(
+                401,
+                "the access token does not grant roomJoin",
+            ));
+        }
+        check_name("identity", claims.identity())?;
+        let room = Some(claims.video.room.as_str()).filter(|room| !room.is_empty());
+        let room = room
+            .or_else(|| self.get("room"))
+            .unwrap_or_default()
+            .to_owned();
+        check_name("room", &room)?;
+        Ok((claims, room))
+    }
+
     fn number(&self, name: &str) -> i32 {
         self.get(name)
             .and_then(|value| value.parse().ok())
@@ -344,6 +428,7 @@ fn from_query(parameters: &Parameters, claims: Claims, room: String) -> Admissio
         owner: None,
         puts_nobody_out: false,
         party: Party::Operator,
+        once: None,
     }
 }
 
@@ -380,6 +465,7 @@ fn from_join_request(
         owner: None,
         puts_nobody_out: false,
         party: Party::Operator,
+        once: None,
     })
 }
 

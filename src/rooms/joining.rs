@@ -76,8 +76,9 @@ impl Sfu {
                 "the room has as many participants as this server allows",
             ));
         }
-        let of_a_job = admission.claims.agent_job.is_some();
-        if most > 0 && !of_a_job && self.counted(*key) >= most as usize {
+        // Whoever comes for others takes no place from them.
+        let for_others = admission.claims.agent_job.is_some() || admission.claims.video.recorder;
+        if most > 0 && !for_others && self.counted(*key) >= most as usize {
             return Err(Refusal::new(
                 503,
                 "the room has reached its max_participants",
@@ -358,14 +359,16 @@ impl Sfu {
         let link = match (local, admission.route) {
             (Some(local), _) => Link::Local(local),
             (None, Route::OneConnection) => {
-                Link::One(Box::new(Peer::new(certificate, addresses, now.instant)))
+                let mut peer = Peer::new(certificate, addresses, now.instant);
+                peer.offered_once = admission.once.is_some();
+                Link::One(Box::new(peer))
             }
             (None, Route::TwoConnections) => Link::Two {
                 publisher: None,
                 subscriber: Box::new(Peer::new(certificate, addresses, now.instant)),
             },
         };
-        let claims = admission.claims;
+        let (claims, once) = (admission.claims, admission.once);
         let chosen = |own: String, tokens: &str| {
             if own.is_empty() {
                 tokens.to_owned()
@@ -397,7 +400,9 @@ impl Sfu {
             link,
             auto_subscribe: admission.auto_subscribe,
             choices: HashMap::new(),
-            disabled: Vec::new(),
+            wishes: HashMap::new(),
+            paused: std::collections::HashSet::new(),
+            adapting: super::adapting::Adapting::default(),
             publications: Vec::new(),
             subscription_permission: None,
             outbox: Outbox::default(),
@@ -416,6 +421,7 @@ impl Sfu {
             on_resume: None,
             simulated_speaker_until: None,
             way,
+            once,
         };
         let keeps_room = participant.keeps_room();
         self.participants.insert(key, participant);

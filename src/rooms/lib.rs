@@ -28,7 +28,8 @@
 //!
 //! **Forwarding.** Each subscriber gets a continuous RTP stream per slot, so sequence numbers and timestamps are rewritten. A
 //! subscriber that cannot decode video asks for a *keyframe*, and the request is passed to the publisher. With *simulcast*
-//! a publisher sends several resolutions; this server forwards the lowest one.
+//! (or scalable video coding) a publisher sends several resolutions: each subscriber gets the one that it asks for and its
+//! bandwidth allows, and a publisher is told of those that nobody wants (*dynacast*).
 //!
 //! **Data.** Two *data channels* (SCTP over DTLS, [RFC 8831]), a reliable and a lossy one, carry messages between
 //! participants: chat, streams, RPC.
@@ -49,6 +50,7 @@
 //! | negotiation | `offers`, `sdp`, `negotiation`, `publishing`, `subscribing` |
 //! | transport | `peer`, `paths`, `srtp`, `ssrcs`, `sockets`, `tcp`, `turn`, `media_thread` |
 //! | forwarding | `media`, `rtp_rewriting`, `speakers` |
+//! | video | `layers`, `video_payload`, `forwarding`, `allocation`, `adapting` |
 //! | data | `data` |
 //! | participants in this process | `local` |
 //! | agent workers | `dispatch`, `workers` |
@@ -89,14 +91,18 @@
 //! [RFC 9429]: https://www.rfc-editor.org/rfc/rfc9429
 //! [str0m]: https://docs.rs/str0m
 
+mod adapting;
 pub mod admission;
+mod allocation;
 pub mod codecs;
 mod data;
 pub mod dispatch;
 mod events;
+mod forwarding;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
 mod joining;
+mod layers;
 mod local;
 mod media;
 mod media_thread;
@@ -128,12 +134,13 @@ pub mod tcp;
 mod tests;
 pub mod turn;
 mod turns;
+mod video_payload;
 pub mod webrtc;
 mod workers;
 
 use std::time::Duration;
 
-pub use admission::{Admission, Refusal, Route, admit, admit_worker};
+pub use admission::{Admission, Hears, Refusal, Route, admit, admit_once, admit_worker, identify};
 pub use events::{Event, EventReceiver, RoomEvent};
 pub use local::{Delivery, LocalMedia};
 pub use on_behalf::OnBehalf;

@@ -160,6 +160,8 @@ impl Sfu {
             voice_activity: Some(frame.level < 127),
             video_orientation: None,
             format: None,
+            video: None,
+            descriptor: None,
         };
         self.forward(key, &track, &packet, now);
     }

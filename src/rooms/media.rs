@@ -5,8 +5,7 @@
 //! the other way: a subscriber's request for a keyframe (PLI or FIR, RFC 4585 and RFC 5104) is passed to the publisher, at
 //! a limited rate.
 //!
-//! A publisher may send video in several resolutions at once (*simulcast*, RFC 8853), each under its RID. One layer is
-//! forwarded, the lowest; packets of the others are dropped here.
+//! A publisher may send video in several layers at once (`layers`). Each subscriber gets one that `adapting` has chosen.
 //!
 //! The packets also show who is speaking (`speakers`) and how good a connection is.
 
@@ -18,11 +17,14 @@ use str0m::format::Codec;
 use str0m::media::{KeyframeRequestKind, Mid, Rid};
 use str0m::rtp::RtpPacket;
 
+use super::forwarding::Tagged;
+use super::layers::LayerId;
 use super::negotiation::TrackSid;
-use super::participant::{Link, Participant, Side};
+use super::participant::{Link, Participant, Publication, Side};
 use super::peer::ForwardedPacket;
-use super::sdp::SectionKind;
+use super::sdp::{self, SectionKind};
 use super::sfu::Sfu;
+use super::video_payload::{DependencyDescriptor, VideoPart};
 use super::{Now, ParticipantKey, RoomKey};
 
 /// The interval between keyframe requests to one publisher, however many subscribers need one.
@@ -54,15 +56,10 @@ impl Sfu {
         let publication = participant
             .publications
             .iter_mut()
-            .find(|publication| publication.mid.as_deref() == Some(mid));
+            .find(|publication| publication.is_in(mid));
         let Some(publication) = publication else {
             return;
         };
-        if let (Some(rid), Some(layer)) = (rid, &publication.layer)
-            && *rid != **layer
-        {
-            return;
-        }
         if let Some(level) = packet.header.ext_vals.audio_level {
             publication
                 .meter
@@ -71,9 +68,29 @@ impl Sfu {
         if publication.info.muted {
             return;
         }
+        let codec = payload.spec().codec;
+        let descriptor = packet.header.ext_vals.user_values.get_arc();
+        let tagged = if publication.kind == SectionKind::Video {
+            let rid = rid.as_deref();
+            let tagged = tag(
+                publication,
+                mid,
+                rid,
+                packet,
+                codec,
+                descriptor.as_deref(),
+                now,
+            );
+            if tagged.is_none() {
+                return;
+            }
+            tagged
+        } else {
+            None
+        };
         // Offers list the codecs that may be used; the packets show the one that is.
-        let mime = video_mime_of(payload.spec().codec)
-            .filter(|_| publication.kind == SectionKind::Video)
+        let mime = sdp::video_mime(codec)
+            .filter(|_| tagged.is_some_and(|tagged| tagged.layer.encoding == 0))
             .filter(|mime| publication.info.mime_type != *mime);
         let rested = publication
             .renamed
@@ -94,6 +111,8 @@ impl Sfu {
             voice_activity: packet.header.ext_vals.voice_activity,
             video_orientation: packet.header.ext_vals.video_orientation,
             format: Some(&payload),
+            video: tagged,
+            descriptor,
         };
         self.forward(key, &track, &packet, now);
         if renamed.is_some() {
@@ -125,9 +144,6 @@ impl Sfu {
                 }
                 continue;
             }
-            if subscriber.disabled.contains(track) {
-                continue;
-            }
             let side = subscriber.link.down_side();
             let Some(down) = subscriber.link.down_mut() else {
                 continue;
@@ -135,9 +151,10 @@ impl Sfu {
             let Some(mid) = down.slots.carrying(track).map(|slot| slot.mid.clone()) else {
                 continue;
             };
-            down.forward(&mid, packet, now.instant);
-            self.counters.forwarded_packets += 1;
-            touched.push((*member, side));
+            if down.forward(&mid, packet, now.instant) {
+                self.counters.forwarded_packets += 1;
+                touched.push((*member, side));
+            }
         }
         for (member, side) in touched {
             self.touch(member, side);
@@ -156,24 +173,26 @@ impl Sfu {
             return;
         };
         let mid: &str = mid;
-        let Some(track) = subscriber
-            .link
-            .down()
-            .and_then(|peer| peer.slots.get(mid))
-            .and_then(|slot| slot.carries.as_ref())
-        else {
+        let Some(down) = subscriber.link.down() else {
+            return;
+        };
+        let target = down.target(mid).map(|target| target.layer);
+        let layer = down.current(mid).or(target);
+        let Some(track) = down.slots.get(mid).and_then(|slot| slot.carries.as_ref()) else {
             return;
         };
         let track = TrackSid::clone(&track.track);
         if let Some(publisher) = self.publisher_of(key, &track) {
-            self.ask_for_keyframe(publisher, &track, kind, now);
+            self.ask_for_keyframe(publisher, &track, layer, kind, now);
         }
     }
 
+    /// Asks a publisher for a keyframe of a layer, if it was not asked just now.
     pub(super) fn ask_for_keyframe(
         &mut self,
         publisher: ParticipantKey,
         track: &str,
+        layer: Option<LayerId>,
         kind: KeyframeRequestKind,
         now: Now,
     ) {
@@ -183,19 +202,30 @@ impl Sfu {
         let Some(publication) = participant.publication_mut(track) else {
             return;
         };
-        let recent = publication
-            .keyframe_asked
-            .is_some_and(|at| now.instant.saturating_duration_since(at) < KEYFRAME_INTERVAL);
-        if publication.kind != SectionKind::Video || recent {
-            return;
-        }
-        let Some(mid) = publication.mid.clone() else {
+        let layer = layer.unwrap_or(LayerId {
+            encoding: 0,
+            place: 0,
+        });
+        let encoding = publication.encodings.get_mut(usize::from(layer.encoding));
+        let Some(encoding) = encoding else {
             return;
         };
-        publication.keyframe_asked = Some(now.instant);
-        let layer = publication.layer.clone();
+        // The layers of one stream have their keyframes together.
+        let place = if encoding.scalable { 0 } else { layer.place };
+        let mid = encoding.mid.clone();
+        let Some(layer) = encoding.layer_mut(place) else {
+            return;
+        };
+        let recent = layer
+            .asked
+            .is_some_and(|at| now.instant.saturating_duration_since(at) < KEYFRAME_INTERVAL);
+        if recent {
+            return;
+        }
+        layer.asked = Some(now.instant);
+        let (rid, ssrc) = (layer.rid.clone(), layer.ssrc);
         if let Some(peer) = participant.link.peer_mut(Side::Publisher) {
-            peer.request_keyframe(&mid, layer.as_deref(), kind);
+            peer.request_keyframe((&mid, rid.as_deref(), ssrc), kind);
             self.touch(publisher, Side::Publisher);
         }
     }
@@ -320,13 +350,31 @@ impl Sfu {
     }
 }
 
-/// The MIME type of a forwarded video codec.
-fn video_mime_of(codec: Codec) -> Option<&'static str> {
-    match codec {
-        Codec::Vp8 => Some("video/vp8"),
-        Codec::H264 => Some("video/h264"),
-        _ => None,
-    }
+/// Takes notice of a video packet; `None` if it belongs to no layer.
+fn tag(
+    publication: &mut Publication,
+    mid: &str,
+    rid: Option<&str>,
+    packet: &RtpPacket,
+    codec: Codec,
+    descriptor: Option<&DependencyDescriptor>,
+    now: Now,
+) -> Option<Tagged> {
+    let mut encodings = publication.encodings.iter_mut();
+    let encoding = encodings.find(|encoding| encoding.mid == mid)?;
+    encoding.codec = Some(codec);
+    let payload = &packet.payload;
+    let marker = packet.header.marker;
+    let part = VideoPart::read(codec, payload, marker, descriptor, &mut encoding.structure);
+    let ssrc = *packet.header.ssrc;
+    let layer = encoding.locate(rid, ssrc, part.spatial)?;
+    encoding.observe(layer.place, ssrc, payload.len(), &part, now.instant);
+    Some(Tagged {
+        layer,
+        quality: encoding.quality_of(layer.place),
+        scalable: encoding.scalable,
+        part,
+    })
 }
 
 /// The connection quality of these participants, where it is known.

@@ -244,7 +244,9 @@ mod tests {
             direction,
             track_id: None,
             layers: vec![],
-            video_mimes: vec![],
+            sim: vec![],
+            video_codecs: vec![],
+            has_unknown_codec: false,
         }
     }
 

@@ -10,6 +10,7 @@ use std::panic::catch_unwind;
 
 use livekit_protocol as proto;
 use str0m::change::{SdpAnswer, SdpOffer};
+use str0m::format::Codec;
 
 use super::limits;
 use super::sdp::{self, MOST_SECTIONS};
@@ -78,6 +79,9 @@ pub enum DescriptionError {
 enum Format {
     Opus,
     Vp8,
+    /// Profile (RFC 9628 section 6).
+    Vp9(u8),
+    Av1,
     /// Profile and packetization mode (RFC 6184 section 8.1).
     H264(u16, u8),
     /// Retransmission of this payload type.
@@ -117,6 +121,18 @@ impl PayloadTypes {
         }
         *self = agreed;
         Ok(())
+    }
+
+    /// Whether a codec is among them.
+    pub fn has(&self, codec: Codec) -> bool {
+        self.all().any(|(_, format)| match format {
+            Format::Opus => codec == Codec::Opus,
+            Format::Vp8 => codec == Codec::Vp8,
+            Format::Vp9(_) => codec == Codec::Vp9,
+            Format::Av1 => codec == Codec::Av1,
+            Format::H264(..) => codec == Codec::H264,
+            Format::Rtx(_) => false,
+        })
     }
 
     fn all(&self) -> impl Iterator<Item = (u8, Format)> {
@@ -286,6 +302,7 @@ impl<'a> Reducing<'a> {
                 self.received.set(*number, *format)?;
             }
         }
+        let is_audio = piece.starts_with("m=audio ");
         let (before, mut named, mut own) = (self.lines, false, HashSet::new());
         for line in lines(piece) {
             let line = line?;
@@ -305,6 +322,8 @@ impl<'a> Reducing<'a> {
                     named = true;
                 }
                 "rtpmap" | "fmtp" | "rtcp-fb" if !formats.keeps(value) => continue,
+                // Bandwidth is estimated for video: audio goes first, and without it there is nothing to choose.
+                "extmap" | "rtcp-fb" if is_audio && is_transport_wide(value) => continue,
                 "ssrc" => {
                     let ssrc = value.split(' ').next().and_then(|ssrc| ssrc.parse().ok());
                     let Some(ssrc) = ssrc else { continue };
@@ -367,6 +386,11 @@ fn is_kept(name: &str) -> bool {
     )
 }
 
+/// Whether an attribute is about transport-wide congestion control.
+fn is_transport_wide(value: &str) -> bool {
+    value.ends_with("transport-wide-cc-extensions-01") || value.ends_with(" transport-cc")
+}
+
 /// The lines of a section, bounded.
 fn lines(piece: &str) -> impl Iterator<Item = Result<&str, DescriptionError>> {
     let longest = |line: &str| {
@@ -416,6 +440,9 @@ impl<'a> Formats<'a> {
             let format = match name {
                 Name::Opus => Format::Opus,
                 Name::Vp8 => Format::Vp8,
+                // Those that str0m can match; browsers offer others that they do not send.
+                Name::Vp9 if matches!(said.own_profile, 0 | 2) => Format::Vp9(said.own_profile),
+                Name::Av1 if said.own_profile == 0 => Format::Av1,
                 Name::H264 => Format::H264(said.profile, said.mode),
                 Name::Rtx => match said.original {
                     Some(original) => {
@@ -425,12 +452,13 @@ impl<'a> Formats<'a> {
                                 return Err(DescriptionError::NoOriginal(number));
                             }
                             Some(Name::Other) => continue,
+                            // Of a profile that is left out, it is left out below.
                             Some(_) => Format::Rtx(original),
                         }
                     }
                     None => continue,
                 },
-                Name::Other => continue,
+                Name::Vp9 | Name::Av1 | Name::Other => continue,
             };
             if RESERVED.contains(&number) {
                 return Err(DescriptionError::Reserved(number));
@@ -485,6 +513,8 @@ impl<'a> Formats<'a> {
 enum Name {
     Opus,
     Vp8,
+    Vp9,
+    Av1,
     H264,
     Rtx,
     Other,
@@ -496,6 +526,8 @@ struct Parameters {
     original: Option<u8>,
     profile: u16,
     mode: u8,
+    /// Of VP9 and AV1.
+    own_profile: u8,
 }
 
 type ReadFormats = ([Option<Name>; PAYLOAD_TYPES], [Parameters; PAYLOAD_TYPES]);
@@ -522,6 +554,8 @@ fn read_formats(piece: &str) -> Result<ReadFormats, DescriptionError> {
             let name = match Encoding::parse(said).name {
                 name if name.eq_ignore_ascii_case("opus") => Name::Opus,
                 name if name.eq_ignore_ascii_case("VP8") => Name::Vp8,
+                name if name.eq_ignore_ascii_case("VP9") => Name::Vp9,
+                name if name.eq_ignore_ascii_case("AV1") => Name::Av1,
                 name if name.eq_ignore_ascii_case("H264") => Name::H264,
                 name if name.eq_ignore_ascii_case("rtx") => Name::Rtx,
                 _ => Name::Other,
@@ -560,6 +594,9 @@ fn read_parameters(number: u8, said: &str, into: &mut Parameters) -> Result<(), 
             "profile-level-id" => {
                 let profile = u32::from_str_radix(value.trim(), 16).unwrap_or_default();
                 into.profile = (profile >> 8) as u16;
+            }
+            "profile-id" | "profile" => {
+                into.own_profile = value.trim().parse().unwrap_or(u8::MAX);
             }
             "packetization-mode" => into.mode = value.trim().parse().unwrap_or_default(),
             _ => {}

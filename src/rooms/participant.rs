@@ -10,8 +10,12 @@ use std::time::Instant;
 
 use livekit_protocol as proto;
 use proto::participant_info::State;
+use str0m::format::Codec;
 
+use super::adapting::{Adapting, Dynacast, Wish};
+use super::admission::Hears;
 use super::data::Outbox;
+use super::layers::Encoding;
 use super::limits;
 use super::local::Local;
 use super::negotiation::TrackSid;
@@ -124,18 +128,39 @@ pub struct Publication {
     pub kind: SectionKind,
     /// Its mid in the publisher's description, once it was offered; from then on the others know the track.
     pub mid: Option<String>,
-    /// The one simulcast layer that is forwarded, by its RID.
-    pub layer: Option<String>,
+    /// What it is sent in, if it is video: one for each codec.
+    pub encodings: Vec<Encoding>,
+    /// The codecs that the publisher has announced, in its order.
+    pub codecs: Vec<Codec>,
+    /// A further encoding that is announced.
+    pub backup: Option<Backup>,
+    /// What the publisher was told of those who watch.
+    pub dynacast: Dynacast,
     /// Bytes of its description when it was announced.
     pub said: usize,
     /// Its loudness.
     pub meter: LevelMeter,
     /// Whether the publisher was told of a subscriber.
     pub told_subscribed: bool,
-    /// When a keyframe was last requested.
-    pub keyframe_asked: Option<Instant>,
     /// When the room was last told of a changed codec.
     pub renamed: Option<Instant>,
+}
+
+/// A further encoding of a published track, in another codec, that waits for its section.
+#[derive(Debug)]
+pub struct Backup {
+    /// The client's own id of it.
+    pub cid: String,
+    /// What the client says of its layers.
+    pub layers: Vec<proto::VideoLayer>,
+}
+
+impl Publication {
+    /// Whether a section carries it.
+    pub fn is_in(&self, mid: &str) -> bool {
+        self.mid.as_deref() == Some(mid)
+            || self.encodings.iter().any(|encoding| encoding.mid == mid)
+    }
 }
 
 /// What happens at the next resume.
@@ -178,8 +203,12 @@ pub struct Participant {
     pub auto_subscribe: bool,
     /// Explicit subscriptions; all other tracks follow `auto_subscribe`.
     pub choices: HashMap<TrackSid, bool>,
-    /// Video that it has paused.
-    pub disabled: Vec<TrackSid>,
+    /// What it wants of video tracks.
+    pub wishes: HashMap<TrackSid, Wish>,
+    /// Video that is paused for want of bandwidth, as it was told.
+    pub paused: HashSet<TrackSid>,
+    /// How its video adapts.
+    pub adapting: Adapting,
     pub publications: Vec<Publication>,
     /// Who may subscribe to its tracks; by default everyone.
     pub subscription_permission: Option<Permission>,
@@ -211,6 +240,8 @@ pub struct Participant {
     pub simulated_speaker_until: Option<Instant>,
     /// The only way of its media, where it wants one.
     pub way: Option<Way>,
+    /// What it hears, if it makes one offer and no other.
+    pub once: Option<Hears>,
 }
 
 impl Participant {
@@ -276,9 +307,14 @@ impl Participant {
         self.visible() && !matches!(self.claims.participant_kind(), Kind::Egress)
     }
 
-    /// Whether the room exists for it: not for the agent of a job, which is there for others.
+    /// Whether the room exists for it: not for the agent of a job and for who records, which are there for others.
     pub fn keeps_room(&self) -> bool {
-        self.claims.agent_job.is_none()
+        self.claims.agent_job.is_none() && !self.records()
+    }
+
+    /// Whether it is one of this server's own recorders or mixers.
+    pub fn records(&self) -> bool {
+        self.claims.video.recorder && matches!(self.link, Link::Local(_))
     }
 
     /// Whether it may publish from this source.
@@ -334,10 +370,23 @@ impl Participant {
     }
 
     /// Whether a participant may subscribe to a track of this one.
-    pub fn allows(&self, track: &str, subscriber_sid: &str, subscriber_identity: &str) -> bool {
+    pub fn allows(&self, track: &str, subscriber: &Self) -> bool {
         let permission = self.subscription_permission.as_ref();
-        permission
-            .is_none_or(|permission| permission.allows(track, subscriber_sid, subscriber_identity))
+        self.is_heard_by(subscriber)
+            && permission.is_none_or(|permission| {
+                permission.allows(track, &subscriber.sid, &subscriber.identity)
+            })
+    }
+
+    /// Whether a participant may hear this one at all: whoever whispers is heard by those whom the token names.
+    pub fn is_heard_by(&self, subscriber: &Self) -> bool {
+        match &self.claims.whispers_to {
+            None => true,
+            Some(to) if to.is_empty() => {
+                subscriber.claims.participant_kind() == proto::participant_info::Kind::Agent
+            }
+            Some(to) => to.iter().any(|identity| **identity == *subscriber.identity),
+        }
     }
 }
 

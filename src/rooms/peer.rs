@@ -10,12 +10,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use str0m::bwe::{Bitrate, BweKind};
 use str0m::change::{SdpAnswer, SdpOffer, SdpPendingOffer};
 use str0m::channel::ChannelId;
 use str0m::config::DtlsCert;
 use str0m::format::{Codec, PayloadParams};
 use str0m::media::{Direction, KeyframeRequestKind, MediaKind, Mid, Pt, Rid};
-use str0m::rtp::{ExtensionValues, RtpPacket, RtpWrite, Ssrc, VideoOrientation};
+use str0m::rtp::{
+    Extension, ExtensionValues, RtpPacket, RtpWrite, Ssrc, VideoOrientation, Vp8Patch,
+};
 use str0m::{Event, IceConnectionState, Input, Output, RtcConfig, RtcError};
 
 use super::offers::{DescriptionError, PayloadTypes, Reduced};
@@ -23,13 +26,16 @@ use super::offers::{DescriptionError, PayloadTypes, Reduced};
 use vivavoce_seams::rooms::link::Packet;
 
 use super::codecs::enable_opus;
+use super::forwarding::{Selector, Tagged, Target, Verdict};
+use super::layers::LayerId;
 use super::negotiation::{Slots, Wanted};
 use super::paths::Paths;
-use super::rtp_rewriting::{Numbers, Rebase};
+use super::rtp_rewriting::{Numbers, Pictures, Rebase};
 use super::sdp::{self, Edit, SectionKind};
 use super::speakers;
 use super::srtp;
 use super::ssrcs::{Judged, Ssrcs};
+use super::video_payload::{DEPENDENCY_DESCRIPTOR, DependencyDescriptor, Descriptors};
 pub use super::webrtc::Delivery;
 use super::webrtc::{Addresses, Broken, Connection, add_channels};
 
@@ -39,6 +45,11 @@ pub const MOST_QUEUED_BYTES: usize = 16 << 20;
 const MOST_CHANNELS: usize = 16;
 /// The interval of loss measurements for connection quality.
 const STATS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What a connection is taken to carry before anything is measured, in bits per second.
+const FIRST_ESTIMATE_BPS: u64 = 1_000_000;
+/// The number of the dependency descriptor in our own descriptions; a client's offer may say another.
+const DESCRIPTOR_ID: u8 = 12;
 
 /// Packets of silence for a track that has not begun: the first may come before its receiver knows the slot.
 const MOST_SILENCE: u8 = 5;
@@ -76,6 +87,8 @@ pub enum Arrival {
     KeyframeWanted(Mid, KeyframeRequestKind),
     /// Fraction of a section's packets lost on the way to us, 0 to 1.
     Loss(f32),
+    /// Another bandwidth is estimated for what is sent: see [`Peer::estimate`].
+    Estimate,
 }
 
 /// The data channel a message arrived on.
@@ -115,6 +128,10 @@ pub struct ForwardedPacket<'a> {
     pub video_orientation: Option<VideoOrientation>,
     /// Codec of its payload type; `None` for local participants, who send Opus.
     pub format: Option<&'a PayloadParams>,
+    /// The layer of video.
+    pub video: Option<Tagged>,
+    /// What receivers of scalable video are told of it.
+    pub descriptor: Option<Arc<DependencyDescriptor>>,
 }
 
 impl ForwardedPacket<'_> {
@@ -154,6 +171,8 @@ pub struct Peer {
     pub queued: bool,
     /// Its slots for sending.
     pub slots: Slots,
+    /// Whether the client makes one offer and no other: its slots are there for whatever comes.
+    pub offered_once: bool,
     outgoing: HashMap<Mid, Outgoing>,
     channels: HashMap<ChannelId, Channel>,
     pending_offer: Option<SdpPendingOffer>,
@@ -163,6 +182,12 @@ pub struct Peer {
     heard: HashMap<(Mid, Option<Rid>), Ssrc>,
     /// Its payload types.
     payload_types: PayloadTypes,
+    /// The bandwidth that is estimated for video, in bits per second, where the client tells what arrives.
+    estimate: Option<u64>,
+    /// What was last asked of the estimator.
+    bitrates: (u64, u64),
+    /// Whether there ever was something to send.
+    has_sought: bool,
     /// Where the client is heard.
     pub paths: Paths,
     /// The ICE user fragments that the client was told, newest first: during an ICE restart the former one is still in use.
@@ -176,6 +201,9 @@ struct Outgoing {
     /// Whether the track's own packets have begun.
     begun: bool,
     rebase: Rebase,
+    /// Of video.
+    pictures: Pictures,
+    selector: Selector,
     last: Option<Instant>,
     payload_types: Option<(Option<Pt>, Pt)>,
 }
@@ -198,6 +226,13 @@ impl Peer {
             .clear_codecs()
             .enable_vp8(true)
             .enable_h264(true)
+            .enable_vp9(true)
+            .enable_av1(true)
+            .set_extension(
+                DESCRIPTOR_ID,
+                Extension::with_serializer(DEPENDENCY_DESCRIPTOR, Descriptors),
+            )
+            .enable_bwe(Some(Bitrate::bps(FIRST_ESTIMATE_BPS)))
             .set_stats_interval(Some(STATS_INTERVAL))
             .set_crypto_provider(srtp::provider());
         enable_opus(config.codec_config());
@@ -209,12 +244,16 @@ impl Peer {
             deadline: None,
             queued: false,
             slots: Slots::default(),
+            offered_once: false,
             outgoing: HashMap::new(),
             channels: HashMap::new(),
             pending_offer: None,
             ssrcs: Ssrcs::default(),
             heard: HashMap::new(),
             payload_types: PayloadTypes::default(),
+            estimate: None,
+            bitrates: (0, 0),
+            has_sought: false,
             paths: Paths::default(),
             ufrags: Default::default(),
         }
@@ -235,13 +274,21 @@ impl Peer {
         Ok(())
     }
 
-    /// Answers an offer, naming the tracks that the slots carry.
-    pub fn accept_offer(&mut self, offer: SdpOffer) -> Result<String, PeerError> {
+    /// Answers an offer, whose text is given, too, naming the tracks that the slots carry, and the codec first that the client
+    /// prefers in a section.
+    pub fn accept_offer(
+        &mut self,
+        offer: SdpOffer,
+        text: &str,
+        preferred: &HashMap<String, Codec>,
+    ) -> Result<String, PeerError> {
         let answer = self.rtc.guarded(|rtc| {
             let answer = rtc.sdp_api().accept_offer(offer)?;
             Ok::<_, RtcError>(answer.to_sdp_string())
         })?;
-        Ok(self.told(&answer.map_err(description)?))
+        let answer = answer.map_err(description)?;
+        let answer = sdp::in_order_of(text, &answer, |mid| preferred.get(mid).copied());
+        Ok(self.told(&answer))
     }
 
     /// An offer for the slots (two peer connections); `None` if nothing has changed, or an offer is pending.
@@ -326,6 +373,7 @@ impl Peer {
         sdp::edit(text, |mid| match self.slots.get(mid) {
             None => Edit::Keep,
             Some(slot) => match &slot.carries {
+                None if self.offered_once => Edit::Keep,
                 None => Edit::Silence,
                 Some(wanted) => Edit::Send {
                     participant: &wanted.publisher,
@@ -486,6 +534,14 @@ impl Peer {
                 Some(Arrival::KeyframeWanted(request.mid, request.kind))
             }
             Event::MediaIngressStats(stats) => stats.loss.map(Arrival::Loss),
+            Event::EgressBitrateEstimate(BweKind::Twcc {
+                estimate,
+                can_probe,
+            }) => {
+                let estimate = can_probe.then(|| estimate.as_u64());
+                let changed = std::mem::replace(&mut self.estimate, estimate) != estimate;
+                changed.then_some(Arrival::Estimate)
+            }
             _ => None,
         }
     }
@@ -549,11 +605,88 @@ impl Peer {
         self.rtc.codecs().find(|params| params.pt() == pt)
     }
 
-    /// Forwards a packet in a slot.
-    pub fn forward(&mut self, mid: &str, packet: &ForwardedPacket<'_>, now: Instant) {
+    /// Whether the client has described a codec.
+    pub fn knows(&self, codec: Codec) -> bool {
+        self.payload_types.has(codec)
+    }
+
+    /// See [`Self::estimate`]; `None` where the client does not tell what arrives.
+    pub const fn estimate(&self) -> Option<u64> {
+        self.estimate
+    }
+
+    /// Tells the estimator what there would be to send, and what it may fill up to in order to find out whether that is
+    /// possible, both in bits per second.
+    pub fn seek(&mut self, filled: u64, desired: u64) {
+        // Where there never was video, nothing is probed.
+        let before = std::mem::replace(&mut self.bitrates, (filled, desired));
+        if before == (filled, desired) {
+            return;
+        }
+        // While nothing was wanted, nothing was found out, and what the estimator goes by is of another time: it can hold on to
+        // that for minutes. It begins anew with what it knew, and probes.
+        let begins_again = before.1 == 0 && desired > 0 && self.has_sought;
+        self.has_sought |= desired > 0;
+        let known = self.estimate.unwrap_or(FIRST_ESTIMATE_BPS);
+        let _ = self.rtc.guarded(|rtc| {
+            if begins_again {
+                rtc.bwe().reset(Bitrate::bps(known));
+            }
+            let (filled, desired) = (Bitrate::bps(filled), Bitrate::bps(desired));
+            rtc.bwe().set_bitrate(filled, desired);
+        });
+    }
+
+    /// What is aimed at in a slot.
+    pub fn target(&self, mid: &str) -> Option<Target> {
+        self.outgoing.get(&Mid::from(mid))?.selector.target()
+    }
+
+    /// Aims at a layer in a slot, see [`Selector::aim`].
+    pub fn aim(&mut self, mid: &str, target: Option<Target>, too_much: bool) {
+        let outgoing = self.outgoing.entry(mid.into()).or_default();
+        outgoing.selector.aim(target, too_much);
+    }
+
+    /// The layer that a slot needs a keyframe of.
+    pub fn needs_keyframe(&self, mid: &str) -> Option<LayerId> {
+        let outgoing = self.outgoing.get(&Mid::from(mid))?;
+        outgoing.selector.needs_keyframe()
+    }
+
+    /// The layer that is forwarded in a slot.
+    pub fn current(&self, mid: &str) -> Option<LayerId> {
+        self.outgoing.get(&Mid::from(mid))?.selector.current()
+    }
+
+    /// Forwards a packet in a slot, if it is of the layer that the slot carries.
+    pub fn forward(&mut self, mid: &str, packet: &ForwardedPacket<'_>, now: Instant) -> bool {
         let mid: Mid = mid.into();
-        self.outgoing.entry(mid).or_default().begun = true;
-        self.send(mid, packet, now);
+        let outgoing = self.outgoing.entry(mid).or_default();
+        outgoing.begun = true;
+        let mut last = packet.marker;
+        if let Some(video) = &packet.video {
+            let vp8 = video.part.vp8.as_ref();
+            match outgoing.selector.judge(video) {
+                Verdict::Drop => return false,
+                Verdict::Skip => {
+                    outgoing.rebase.skip(packet.ssrc, packet.sequence);
+                    if let Some(said) = vp8 {
+                        outgoing.pictures.skip(packet.ssrc, packet.payload, said);
+                    }
+                    return false;
+                }
+                Verdict::Forward { anew, last: ends } => {
+                    last |= ends;
+                    if anew {
+                        outgoing.rebase.begin_anew();
+                        outgoing.pictures.begin_anew();
+                    }
+                }
+            }
+        }
+        self.send(mid, packet, last, now);
+        true
     }
 
     /// Sends a packet of silence in each slot whose track has not begun, as often as [`MOST_SILENCE`] says; whether there
@@ -587,13 +720,15 @@ impl Peer {
                 voice_activity: Some(false),
                 video_orientation: None,
                 format: None,
+                video: None,
+                descriptor: None,
             };
-            self.send(*mid, &packet, now);
+            self.send(*mid, &packet, false, now);
         }
         !waiting.is_empty()
     }
 
-    fn send(&mut self, mid: Mid, packet: &ForwardedPacket<'_>, now: Instant) {
+    fn send(&mut self, mid: Mid, packet: &ForwardedPacket<'_>, last: bool, now: Instant) {
         let outgoing = self.outgoing.entry(mid).or_default();
         let format = packet.format;
         let clock = format.map_or(OPUS_CLOCK_HZ, |format| format.spec().clock_rate.get());
@@ -606,6 +741,9 @@ impl Peer {
             .numbers(packet.ssrc, packet.sequence, packet.time, elapsed);
         let Some(numbers) = numbers else { return };
         outgoing.last = Some(now);
+        let vp8 = packet.video.as_ref().and_then(|video| video.part.vp8);
+        let patch =
+            vp8.and_then(|said| outgoing.pictures.patch(packet.ssrc, packet.payload, &said));
         let pt = match outgoing.payload_types {
             Some((from, to)) if from == format.map(PayloadParams::pt) => to,
             _ => {
@@ -621,27 +759,38 @@ impl Peer {
                 to
             }
         };
-        self.write(mid, pt, numbers, packet, now);
+        let outgoing = Written {
+            pt,
+            numbers,
+            last,
+            patch,
+        };
+        self.write(mid, &outgoing, packet, now);
     }
 
-    fn write(
-        &mut self,
-        mid: Mid,
-        pt: Pt,
-        numbers: Numbers,
-        packet: &ForwardedPacket<'_>,
-        now: Instant,
-    ) {
+    fn write(&mut self, mid: Mid, written: &Written, packet: &ForwardedPacket<'_>, now: Instant) {
+        let Written {
+            pt,
+            numbers,
+            last,
+            patch,
+        } = *written;
         let video = packet
             .format
             .is_some_and(|format| format.spec().codec.is_video());
-        let extensions = ExtensionValues {
+        let mut extensions = ExtensionValues {
             audio_level: packet.audio_level,
             voice_activity: packet.voice_activity,
             video_orientation: packet.video_orientation,
             ..ExtensionValues::default()
         };
-        let marker = packet.marker || (!video && numbers.first);
+        if let Some(descriptor) = &packet.descriptor {
+            extensions.user_values.set_arc(Arc::clone(descriptor));
+        }
+        let marker = last || (!video && numbers.first);
+        // A keyframe waits for its turn behind what the path carries, which nobody knows of a client that does not say what
+        // arrives.
+        let paced = self.estimate.is_some();
         let _ = self.rtc.guarded(|rtc| {
             if let Some(stream) = rtc.direct_api().stream_tx_by_mid(mid, None) {
                 let sent = RtpWrite::new(
@@ -651,25 +800,50 @@ impl Peer {
                     now,
                     Arc::clone(packet.payload),
                 );
+                if video {
+                    stream.set_unpaced(!paced);
+                }
                 // str0m retransmits only in a retransmission stream.
                 let again = stream.rtx().is_some();
-                stream.write_rtp(sent.marker(marker).ext_vals(extensions).nackable(again));
+                let mut sent = sent.marker(marker).ext_vals(extensions).nackable(again);
+                if let Some(patch) = patch {
+                    sent = sent.vp8_patch(patch);
+                }
+                stream.write_rtp(sent);
             }
             // Nothing leaves str0m before it is told the time.
             rtc.handle_input(Input::Timeout(now))
         });
     }
 
-    /// Requests a keyframe from the other side.
-    pub fn request_keyframe(&mut self, mid: &str, rid: Option<&str>, kind: KeyframeRequestKind) {
+    /// Requests a keyframe of a stream from the other side, by the SSRC of its last packet where there was one.
+    pub fn request_keyframe(
+        &mut self,
+        (mid, rid, ssrc): (&str, Option<&str>, Option<u32>),
+        kind: KeyframeRequestKind,
+    ) {
         let rid = rid.map(Rid::from);
         let _ = self.rtc.guarded(|rtc| {
             let mut api = rtc.direct_api();
-            if let Some(stream) = api.stream_rx_by_mid(mid.into(), rid) {
+            if let Some(ssrc) = ssrc
+                && let Some(stream) = api.stream_rx(&ssrc.into())
+            {
+                stream.request_keyframe(kind);
+            } else if let Some(stream) = api.stream_rx_by_mid(mid.into(), rid) {
                 stream.request_keyframe(kind);
             }
         });
     }
+}
+
+/// What a packet leaves with.
+#[derive(Clone, Copy)]
+struct Written {
+    pt: Pt,
+    numbers: Numbers,
+    /// Whether it ends its picture.
+    last: bool,
+    patch: Option<Vp8Patch>,
 }
 
 fn description(error: impl std::fmt::Display) -> PeerError {

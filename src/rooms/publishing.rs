@@ -6,17 +6,22 @@
 //!
 //! [client protocol]: https://docs.livekit.io/reference/internals/client-protocol/
 
+use std::collections::HashMap;
+
 use livekit_protocol as proto;
 use prost::Message as _;
 use proto::request_response::Reason;
 use proto::signal_response::Message;
+use str0m::format::Codec;
 
+use super::adapting::Dynacast;
 use super::events::Event;
+use super::layers::{Encoding, MOST_ENCODINGS};
 use super::limits;
 use super::local;
 use super::negotiation::{Pending, TrackSid, published_by};
 use super::offers::{DescriptionError, Offer};
-use super::participant::{Link, Participant, Publication, Side};
+use super::participant::{Backup, Link, Participant, Publication, Side};
 use super::peer::Peer;
 use super::sdp::{self, Section, SectionKind};
 use super::sfu::Sfu;
@@ -58,6 +63,18 @@ impl Sfu {
                 "the token does not allow this track to be published",
             );
         }
+        let asked = request.simulcast_codecs.iter().map(|asked| &asked.codec);
+        tracing::debug!(?kind, codecs = ?asked.collect::<Vec<_>>(), "a track is announced");
+        if kind == SectionKind::Video
+            && let Some(unknown) = unsupported(&request)
+        {
+            let message = unsupported_codec(&unknown);
+            tracing::warn!(codec = %unknown, "refused a track in an unsupported codec");
+            return self.refuse_track(key, request, Reason::UnsupportedType, &message);
+        }
+        if !request.sid.is_empty() {
+            return self.add_backup(key, request);
+        }
         if participant.publications.len() >= limits::TRACKS_PER_PARTICIPANT {
             return self.refuse_track(key, request, Reason::LimitExceeded, "too many tracks");
         }
@@ -88,6 +105,43 @@ impl Sfu {
         };
         self.tell(key, Message::TrackPublished(published));
         self.bind_local(key, now);
+    }
+
+    /// Handles the announcement of a published track in a further codec.
+    fn add_backup(&mut self, key: ParticipantKey, request: proto::AddTrackRequest) {
+        let Some(participant) = self.participants.get(&key) else {
+            return;
+        };
+        if let Some(message) = self.too_much_said(participant, &request) {
+            return self.refuse_track(key, request, Reason::LimitExceeded, message);
+        }
+        let published = participant
+            .publications
+            .iter()
+            .position(|publication| *publication.sid == *request.sid);
+        let participant = self.participants.get_mut(&key);
+        let publication = published
+            .and_then(|at| participant.and_then(|found| found.publications.get_mut(at)))
+            .filter(|publication| publication.encodings.len() < MOST_ENCODINGS);
+        let codec = codecs_of(&request).first().copied();
+        let (Some(publication), Some(codec)) = (publication, codec) else {
+            let message = "the track does not exist, or is sent in as many codecs as it can be";
+            return self.refuse_track(key, request, Reason::NotFound, message);
+        };
+        if !publication.codecs.contains(&codec) && publication.codecs.len() < MOST_ENCODINGS {
+            publication.codecs.push(codec);
+        }
+        let said = request.encoded_len();
+        publication.said += said;
+        publication.backup = Some(Backup {
+            cid: request.cid.clone(),
+            layers: request.layers,
+        });
+        let published = proto::TrackPublishedResponse {
+            cid: request.cid,
+            track: Some(publication.info.clone()),
+        };
+        self.tell(key, Message::TrackPublished(published));
     }
 
     /// Why the description of a track is refused for its length. Whoever is in this process may always be heard.
@@ -154,6 +208,22 @@ impl Sfu {
         };
         let letter = if kind == SectionKind::Video { 'V' } else { 'A' };
         let sid = self.sid(&format!("TR_{letter}{source}"));
+        let codecs = if kind == SectionKind::Video {
+            codecs_of(&request)
+        } else {
+            Vec::new()
+        };
+        let described = request.simulcast_codecs.iter().zip(&codecs);
+        let described: Vec<proto::SimulcastCodecInfo> = described
+            .map(|(asked, codec)| proto::SimulcastCodecInfo {
+                mime_type: sdp::video_mime(*codec).unwrap_or_default().to_owned(),
+                cid: asked.cid.clone(),
+                layers: asked.layers.clone(),
+                video_layer_mode: asked.video_layer_mode,
+                ..Default::default()
+            })
+            .collect();
+        let mime = codecs.first().and_then(|codec| sdp::video_mime(*codec));
         let info = proto::TrackInfo {
             sid: sid.to_string(),
             r#type: request.r#type,
@@ -161,7 +231,12 @@ impl Sfu {
             muted: request.muted,
             width: request.width,
             height: request.height,
-            simulcast: request.layers.len() > 1,
+            simulcast: request.layers.len() > 1
+                || described
+                    .first()
+                    .is_some_and(|codec| codec.layers.len() > 1),
+            codecs: described,
+            backup_codec_policy: request.backup_codec_policy,
             disable_dtx: request.disable_dtx,
             source: request.source,
             layers: request.layers,
@@ -173,7 +248,7 @@ impl Sfu {
             mime_type: if kind == SectionKind::Audio {
                 "audio/opus".to_owned()
             } else {
-                String::new()
+                mime.unwrap_or_default().to_owned()
             },
             ..Default::default()
         };
@@ -183,11 +258,13 @@ impl Sfu {
             info,
             kind,
             mid: None,
-            layer: None,
+            encodings: Vec::new(),
+            codecs,
+            backup: None,
+            dynacast: Dynacast::default(),
             said,
             meter: LevelMeter::default(),
             told_subscribed: false,
-            keyframe_asked: None,
             renamed: None,
         }
     }
@@ -232,7 +309,12 @@ impl Sfu {
         if let Some(Err(error)) = agreed.map(|peer| peer.agree(&reduced)) {
             return self.refuse_description(key, &error);
         }
-        let announced = bind(participant, &sections);
+        let announced = bind(participant, &sections, now);
+        let encodings = participant.publications.iter();
+        let encodings = encodings.flat_map(|publication| &publication.encodings);
+        let preferred: HashMap<String, Codec> = encodings
+            .filter_map(|encoding| Some((encoding.mid.clone(), encoding.codec?)))
+            .collect();
         let one = matches!(participant.link, Link::One(_));
         let wanted = if one { self.wanted(key) } else { Vec::new() };
         let Some(peer) = self.peer_mut(key, Side::Publisher) else {
@@ -250,11 +332,11 @@ impl Sfu {
                 given.push((mid, track));
             }
         }
-        let answer = peer.accept_offer(parsed);
+        let answer = peer.accept_offer(parsed, &reduced.text, &preferred);
         let mid_to_track_id = if one {
             peer.slots.map()
         } else {
-            std::collections::HashMap::default()
+            HashMap::default()
         };
         self.touch(key, Side::Publisher);
         match answer {
@@ -274,6 +356,18 @@ impl Sfu {
         }
         self.refuse_unsupported(key, &given, &sections);
         self.tell_subscribed(key, &carried, now);
+        for (cid, codecs) in &announced.unsupported {
+            tracing::warn!(
+                ?codecs,
+                "refused a track whose offer names no supported video codec"
+            );
+            let request = proto::AddTrackRequest {
+                cid: cid.clone(),
+                ..Default::default()
+            };
+            let message = unsupported_codec("offered");
+            self.refuse_track(key, request, Reason::UnsupportedType, &message);
+        }
         self.published_changed(key, announced, now);
         self.reconcile(key, now);
     }
@@ -334,10 +428,80 @@ impl Sfu {
 struct Changes {
     begun: Vec<proto::TrackInfo>,
     ended: Vec<proto::TrackInfo>,
+    /// Tracks in no codec that is known here, and whether the offer named any.
+    unsupported: Vec<(String, bool)>,
+}
+
+/// The codec of a track that is announced in one that is not supported.
+fn unsupported(request: &proto::AddTrackRequest) -> Option<String> {
+    const LONGEST: usize = 32;
+    let first = request.simulcast_codecs.first()?;
+    let name = first.codec.as_str();
+    let is_known = name.is_empty() || codec_named(name).is_some();
+    (!is_known).then(|| name.chars().take(LONGEST).collect())
+}
+
+fn unsupported_codec(name: &str) -> String {
+    let known = "VP8, H264, VP9 and AV1";
+    format!(
+        "the video codec ({}) is not supported; {known} are",
+        name.escape_debug()
+    )
+}
+
+/// A codec as clients name it: `vp8`, `video/VP8`.
+fn codec_named(name: &str) -> Option<Codec> {
+    sdp::video_codec(name.rsplit('/').next().unwrap_or_default())
+}
+
+/// The supported codecs that a track is announced in, the preferred one first.
+fn codecs_of(request: &proto::AddTrackRequest) -> Vec<Codec> {
+    let named = request.simulcast_codecs.iter();
+    let mut codecs: Vec<Codec> = named
+        .filter_map(|asked| codec_named(&asked.codec))
+        .collect();
+    codecs.dedup();
+    codecs.truncate(MOST_ENCODINGS);
+    codecs
+}
+
+/// What the publisher says of the layers in the first codec.
+#[allow(deprecated)] // old clients say it of the track
+fn said_of_layers(info: &proto::TrackInfo) -> &[proto::VideoLayer] {
+    let first = info.codecs.first().map(|codec| codec.layers.as_slice());
+    first
+        .filter(|layers| !layers.is_empty())
+        .unwrap_or(&info.layers)
+}
+
+/// Binds a section that carries a published track in a further codec.
+fn bind_backup(participant: &mut Participant, section: &Section<'_>, now: Now) -> bool {
+    let publication = participant.publications.iter_mut().find(|publication| {
+        let backup = publication.backup.as_ref();
+        backup.is_some_and(|backup| section.track_id == Some(&*backup.cid))
+    });
+    let Some(publication) = publication else {
+        return false;
+    };
+    let Some(backup) = publication.backup.take() else {
+        return false;
+    };
+    let number = publication.encodings.len();
+    let mut encoding = Encoding::new(
+        u8::try_from(number).unwrap_or(u8::MAX),
+        section,
+        &backup.layers,
+        now.instant,
+    );
+    if let Some(codec) = publication.codecs.get(number) {
+        encoding.codec = Some(*codec);
+    }
+    publication.encodings.push(encoding);
+    true
 }
 
 /// Binds the sections of an offer to announced tracks, and ends publications whose section no longer sends.
-fn bind(participant: &mut Participant, sections: &[Section<'_>]) -> Changes {
+fn bind(participant: &mut Participant, sections: &[Section<'_>], now: Now) -> Changes {
     let mut changes = Changes::default();
     let sends = |mid: &str| {
         sections
@@ -348,6 +512,11 @@ fn bind(participant: &mut Participant, sections: &[Section<'_>]) -> Changes {
         .into_iter()
         .partition::<Vec<_>, _>(|publication| publication.mid.as_deref().is_none_or(sends));
     participant.publications = kept;
+    for publication in &mut participant.publications {
+        publication
+            .encodings
+            .retain(|encoding| sends(&encoding.mid));
+    }
     changes.ended = ended
         .into_iter()
         .map(|publication| publication.info)
@@ -359,8 +528,8 @@ fn bind(participant: &mut Participant, sections: &[Section<'_>]) -> Changes {
         let bound = participant
             .publications
             .iter()
-            .any(|publication| publication.mid.as_deref() == Some(section.mid));
-        if bound {
+            .any(|publication| publication.is_in(section.mid));
+        if bound || bind_backup(participant, section, now) {
             continue;
         }
         let waiting: Vec<usize> = (0..participant.publications.len())
@@ -389,13 +558,23 @@ fn bind(participant: &mut Participant, sections: &[Section<'_>]) -> Changes {
         };
         publication.mid = Some(section.mid.to_owned());
         section.mid.clone_into(&mut publication.info.mid);
-        publication.layer = section.layers.first().map(|layer| (*layer).to_owned());
-        if let Some(mime) = section
-            .video_mimes
-            .first()
-            .filter(|_| publication.kind == SectionKind::Video)
-        {
-            publication.info.mime_type = (*mime).to_owned();
+        if publication.kind == SectionKind::Video {
+            if section.video_codecs.is_empty() {
+                let refused = (publication.cid.clone(), section.has_unknown_codec);
+                changes.unsupported.push(refused);
+                participant.publications.remove(at);
+                continue;
+            }
+            let mut encoding =
+                Encoding::new(0, section, said_of_layers(&publication.info), now.instant);
+            let asked = publication.codecs.first();
+            if let Some(asked) = asked.filter(|asked| section.video_codecs.contains(asked)) {
+                encoding.codec = Some(*asked);
+            }
+            let mime = encoding.codec.and_then(sdp::video_mime);
+            mime.unwrap_or_default()
+                .clone_into(&mut publication.info.mime_type);
+            publication.encodings = vec![encoding];
         }
         changes.begun.push(publication.info.clone());
     }

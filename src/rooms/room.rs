@@ -95,7 +95,14 @@ impl Room {
 /// The codecs that clients may publish. Redundant audio (RED) is not among them, because some subscribers would need it
 /// converted.
 pub fn enabled_codecs() -> Vec<proto::Codec> {
-    let mimes = ["audio/opus", "video/VP8", "video/H264", "video/rtx"];
+    let mimes = [
+        "audio/opus",
+        "video/VP8",
+        "video/H264",
+        "video/VP9",
+        "video/AV1",
+        "video/rtx",
+    ];
     mimes
         .into_iter()
         .map(|mime| proto::Codec {

@@ -2,6 +2,7 @@
 //! because str0m sets neither `msid` (RFC 8830) nor the direction of sections that the other side has created. Lines and
 //! sections are cut by [`vivavoce_core::sdp`]; ICE, DTLS and codecs are left to str0m.
 
+use str0m::format::Codec;
 use vivavoce_core::sdp::{Encoding, attribute, payload_type, pieces};
 
 pub use vivavoce_core::sdp::Direction;
@@ -28,10 +29,14 @@ pub struct Section<'a> {
     pub direction: Direction,
     /// The second part of `a=msid`: the sender's id of the track.
     pub track_id: Option<&'a str>,
-    /// The layers (RIDs) of `a=simulcast:send`, in the sender's order: lowest first in all known clients.
+    /// The layers (RIDs) of `a=simulcast:send`, in the sender's order, which means nothing.
     pub layers: Vec<&'a str>,
-    /// The supported video codecs in order of preference, as MIME types in lower case.
-    pub video_mimes: Vec<&'static str>,
+    /// The SSRCs of layers without RIDs (`a=ssrc-group:SIM`).
+    pub sim: Vec<u32>,
+    /// The supported video codecs in order of preference.
+    pub video_codecs: Vec<Codec>,
+    /// Whether it names a video codec that is not supported.
+    pub has_unknown_codec: bool,
 }
 
 /// Why a description is refused.
@@ -74,7 +79,9 @@ fn section(piece: &str) -> Result<Option<Section<'_>>, SdpError> {
     let mut direction = Direction::default();
     let mut track_id = None;
     let mut layers = Vec::new();
-    let mut video_mimes = Vec::new();
+    let mut sim = Vec::new();
+    let mut video_codecs = Vec::new();
+    let mut has_unknown_codec = false;
     for line in lines(piece) {
         if let Some(media) = line.strip_prefix("m=") {
             kind = match media.split(' ').next() {
@@ -92,10 +99,19 @@ fn section(piece: &str) -> Result<Option<Section<'_>>, SdpError> {
             Some(("mid", value)) => mid = Some(value).filter(|mid| !mid.is_empty()),
             Some(("msid", value)) => track_id = value.split(' ').nth(1),
             Some(("simulcast", value)) => layers = simulcast_send(value),
-            Some(("rtpmap", value)) => {
-                let known = video_mime_of(value).filter(|mime| !video_mimes.contains(mime));
-                video_mimes.extend(known);
+            Some(("ssrc-group", value)) => {
+                if let Some(streams) = value.strip_prefix("SIM ") {
+                    sim = streams
+                        .split(' ')
+                        .map_while(|ssrc| ssrc.parse().ok())
+                        .collect();
+                }
             }
+            Some(("rtpmap", value)) => match video_codec_of(value) {
+                Some(codec) if video_codecs.contains(&codec) => {}
+                Some(codec) => video_codecs.push(codec),
+                None => has_unknown_codec |= kind == Some(SectionKind::Video) && !repeats(value),
+            },
             _ => {}
         }
     }
@@ -110,18 +126,48 @@ fn section(piece: &str) -> Result<Option<Section<'_>>, SdpError> {
         direction,
         track_id,
         layers,
-        video_mimes,
+        sim,
+        video_codecs,
+        has_unknown_codec,
     }))
 }
 
-fn video_mime_of(rtpmap: &str) -> Option<&'static str> {
+fn video_codec_of(rtpmap: &str) -> Option<Codec> {
     let (_, encoding) = payload_type(rtpmap)?;
-    match Encoding::parse(encoding).name.to_ascii_uppercase().as_str() {
-        "VP8" => Some("video/vp8"),
-        "H264" => Some("video/h264"),
-        _ => None,
-    }
+    video_codec(Encoding::parse(encoding).name)
 }
+
+/// Whether a format protects or repeats others.
+fn repeats(rtpmap: &str) -> bool {
+    let name = payload_type(rtpmap).map(|(_, encoding)| Encoding::parse(encoding).name);
+    name.is_none_or(|name| {
+        ["rtx", "red", "ulpfec", "flexfec-03"]
+            .iter()
+            .any(|other| name.eq_ignore_ascii_case(other))
+    })
+}
+
+/// A supported video codec by its name in SDP.
+pub fn video_codec(name: &str) -> Option<Codec> {
+    let named = VIDEO_CODECS
+        .iter()
+        .find(|(known, ..)| name.eq_ignore_ascii_case(known));
+    named.map(|(_, _, codec)| *codec)
+}
+
+/// The MIME type of a supported video codec, in lower case.
+pub fn video_mime(codec: Codec) -> Option<&'static str> {
+    let named = VIDEO_CODECS.iter().find(|(.., known)| *known == codec);
+    named.map(|(_, mime, _)| *mime)
+}
+
+/// The video codecs that are forwarded: their names in SDP, and their MIME types.
+const VIDEO_CODECS: [(&str, &str, Codec); 4] = [
+    ("VP8", "video/vp8", Codec::Vp8),
+    ("H264", "video/h264", Codec::H264),
+    ("VP9", "video/vp9", Codec::Vp9),
+    ("AV1", "video/av1", Codec::Av1),
+];
 
 /// The RIDs after `send` (RFC 8853), as in `send q;h;~f`; of alternatives separated by commas the first.
 fn simulcast_send(value: &str) -> Vec<&str> {
@@ -167,6 +213,48 @@ pub fn edit<'a>(sdp: &str, edit: impl Fn(&str) -> Edit<'a>) -> String {
         }
     }
     edited
+}
+
+/// Puts the payload types of an answer in the order of its offer, section by section, and those of the codec that `preferred`
+/// gives for a mid in front: libwebrtc sends what the answer names first, and LiveKit's clients say in `AddTrackRequest` what
+/// that shall be.
+pub fn in_order_of(offer: &str, answer: &str, preferred: impl Fn(&str) -> Option<Codec>) -> String {
+    let wished: Vec<&str> = pieces(offer).skip(1).collect();
+    let mut ordered = String::with_capacity(answer.len());
+    for (index, piece) in pieces(answer).enumerate() {
+        // The sections of an answer are those of its offer, in the same order (RFC 8829 section 5.3.1).
+        let wish = index.checked_sub(1).and_then(|index| wished.get(index));
+        let wish = wish.and_then(|piece| lines(piece).next());
+        let media = lines(piece)
+            .next()
+            .filter(|line| line.starts_with("m=video "));
+        let (Some(media), Some(wish)) = (media, wish) else {
+            ordered.push_str(piece);
+            continue;
+        };
+        let said = |wanted: &'static str| {
+            let attributes = lines(piece).filter_map(attribute);
+            attributes.filter_map(move |(name, value)| (name == wanted).then_some(value))
+        };
+        let preferred = said("mid").next().and_then(&preferred);
+        let first: Vec<&str> = said("rtpmap")
+            .filter(|value| preferred.is_some() && video_codec_of(value) == preferred)
+            .filter_map(|value| value.split(' ').next())
+            .collect();
+        let wish: Vec<&str> = wish.split(' ').skip(3).collect();
+        let place = |format: &&str| {
+            let known = wish.iter().position(|wished| wished == format);
+            (!first.contains(format), known.unwrap_or(usize::MAX))
+        };
+        let mut words = media.split(' ');
+        let head: Vec<&str> = words.by_ref().take(3).collect();
+        let mut formats: Vec<&str> = words.collect();
+        formats.sort_by_key(place);
+        push_line(&mut ordered, &[head, formats].concat().join(" "));
+        let rest = piece.split_once('\n').map_or("", |(_, rest)| rest);
+        ordered.push_str(rest);
+    }
+    ordered
 }
 
 /// The lines of a piece. Their length is bounded by `offers`.
@@ -239,6 +327,19 @@ mod tests {
         assert_eq!(sections("v=0\nm=audio 9 X 1\n"), Err(SdpError::NoMid));
         assert_eq!(sections(""), Ok(vec![]));
         assert_eq!(sections("m="), Ok(vec![]));
+    }
+
+    #[test]
+    fn an_answer_has_the_codecs_in_the_order_of_the_offer_behind_the_preferred_one() {
+        let offer = "v=0\r\nm=audio 9 X 111\r\nm=video 9 X 98 99 96\r\na=mid:1\r\n";
+        let answer = "v=0\r\nm=audio 9 X 111\r\na=mid:0\r\nm=video 9 X 96 97 98 99\r\na=mid:1\r\n\
+            a=rtpmap:96 VP8/90000\r\na=rtpmap:97 VP9/90000\r\na=rtpmap:98 H264/90000\r\n";
+        let expected = answer.replace("96 97 98 99", "98 99 96 97");
+        assert_eq!(in_order_of(offer, answer, |_| None), expected);
+        let vp9 = |mid: &str| (mid == "1").then_some(Codec::Vp9);
+        let expected = answer.replace("96 97 98 99", "97 98 99 96");
+        assert_eq!(in_order_of(offer, answer, vp9), expected);
+        assert_eq!(in_order_of("v=0\r\n", answer, vp9), answer);
     }
 
     #[test]

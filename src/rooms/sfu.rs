@@ -231,6 +231,7 @@ impl Sfu {
         for room in rooms {
             self.tell_speakers(room, now);
             self.begin_silent_tracks(room, now);
+            self.adapt_room(room, now);
             self.tell_counts(room);
             if self
                 .rooms
@@ -395,6 +396,7 @@ impl Sfu {
             Arrival::Message(channel, bytes) => self.message(key, channel, &bytes, now),
             Arrival::Rtp { mid, rid, packet } => self.rtp(key, &mid, rid, &packet, now),
             Arrival::KeyframeWanted(mid, kind) => self.keyframe_wanted(key, &mid, kind, now),
+            Arrival::Estimate => self.adapt_soon(key, now),
             Arrival::Loss(loss) => {
                 if let Some(participant) = self.participants.get_mut(&key) {
                     participant.loss = loss;
@@ -566,6 +568,14 @@ impl Sfu {
         let Some(room) = self.rooms.get(&room) else {
             return;
         };
+        // Nobody is told of who records or mixes for others.
+        let is_unseen = |info: &proto::ParticipantInfo| {
+            let hidden = info.permission.as_ref().is_some_and(|may| may.hidden);
+            hidden && info.kind() == proto::participant_info::Kind::Egress
+        };
+        if participant.as_ref().is_some_and(is_unseen) {
+            return;
+        }
         let of = room.party.clone();
         let room = self.room_info(room);
         self.tell_dispatcher(event, &room, participant.as_ref(), now);

@@ -7,18 +7,19 @@
 
 use std::collections::HashSet;
 
-use livekit_protocol as proto;
-use proto::signal_response::Message;
-use str0m::media::KeyframeRequestKind;
-
+use super::adapting::Wish;
+use super::admission::Hears;
 use super::limits;
 use super::negotiation::{TrackSid, Wanted};
 use super::offers::{Answer, DescriptionError};
-use super::participant::{Link, Participant, Permission, Side};
+use super::participant::{Link, Participant, Permission, Publication, Side};
 use super::peer::PeerError;
-use super::sdp::Section;
+use super::sdp::{Section, SectionKind};
 use super::sfu::Sfu;
 use super::{Now, ParticipantKey, RoomKey};
+use livekit_protocol as proto;
+use proto::signal_response::Message;
+use str0m::format::Codec;
 
 /// In a room of at most so many, a change reconciles all subscribers at once.
 const RECONCILED_AT_ONCE: usize = 32;
@@ -26,6 +27,9 @@ const RECONCILED_AT_ONCE: usize = 32;
 const RECONCILED_PER_TICK: usize = 4;
 /// Tracks of one request that are refused by name.
 const REFUSED_PER_REQUEST: usize = 256;
+
+/// Members of a room that make one unit of work of a changed wish.
+const MEMBERS_PER_UNIT: usize = 256;
 
 /// Pairs of a subscriber and a track that make one unit of work of changed permissions.
 const PERMISSIONS_PER_UNIT: usize = 64;
@@ -48,11 +52,17 @@ impl Sfu {
                 .map(move |publication| (other, publication))
         });
         let chosen = tracks.filter(|(other, publication)| {
+            match &subscriber.once {
+                None => {}
+                Some(Hears::Participant(identity)) if *identity == *other.identity => {}
+                Some(Hears::Mix) => return other.records(),
+                Some(Hears::Participant(_) | Hears::Nothing) => return false,
+            }
             let choice = subscriber.choices.get(&publication.sid).copied();
             // A client cannot name tracks of a hidden publisher it does not know of.
             other.visible()
                 && choice.unwrap_or(subscriber.auto_subscribe)
-                && other.allows(&publication.sid, &subscriber.sid, &subscriber.identity)
+                && other.allows(&publication.sid, subscriber)
         });
         let wanted = chosen.map(|(other, publication)| Wanted {
             track: TrackSid::clone(&publication.sid),
@@ -80,6 +90,15 @@ impl Sfu {
             return;
         };
         let released = !peer.slots.release(&wanted).is_empty();
+        if peer.offered_once {
+            // The sections are those of its offer, whatever they carry.
+            let assigned = peer.slots.assign(&wanted, false).changed;
+            for (mid, _, used) in &assigned {
+                peer.renew_slot(mid, *used);
+            }
+            let carried: Vec<TrackSid> = assigned.into_iter().map(|(_, track, _)| track).collect();
+            return self.tell_subscribed(key, &carried, now);
+        }
         participant.stale |= released || peer.slots.missing(&wanted).next().is_some();
         if !participant.stale
             || !active
@@ -254,7 +273,7 @@ impl Sfu {
         self.reconcile(key, now);
     }
 
-    /// Tells publishers of their first subscriber, and requests a keyframe.
+    /// Tells publishers of their first subscriber, and chooses what is forwarded of video.
     pub(super) fn tell_subscribed(
         &mut self,
         subscriber: ParticipantKey,
@@ -276,7 +295,9 @@ impl Sfu {
                 };
                 self.tell(publisher, Message::TrackSubscribed(subscribed));
             }
-            self.ask_for_keyframe(publisher, track, KeyframeRequestKind::Pli, now);
+        }
+        if tracks.iter().any(|track| track.starts_with("TR_V")) {
+            self.adapt(subscriber, now);
         }
     }
 
@@ -296,7 +317,7 @@ impl Sfu {
             return;
         };
         if participant.choices.len() < limits::CHOICES_PER_PARTICIPANT
-            && participant.disabled.len() < limits::DISABLED_PER_PARTICIPANT
+            && participant.wishes.len() < limits::DISABLED_PER_PARTICIPANT
         {
             return;
         }
@@ -307,7 +328,7 @@ impl Sfu {
             published.map(|track| TrackSid::clone(&track.sid)).collect();
         if let Some(participant) = self.participants.get_mut(&key) {
             participant.choices.retain(|track, _| live.contains(track));
-            participant.disabled.retain(|track| live.contains(track));
+            participant.wishes.retain(|track, _| live.contains(track));
         }
     }
 
@@ -374,16 +395,21 @@ impl Sfu {
             let offered = sections.iter().find(|section| section.mid == mid);
             let publisher = self.publisher_of(key, track);
             let publisher = publisher.and_then(|publisher| self.participants.get(&publisher));
-            let mime = publisher.and_then(|publisher| {
+            let publication = publisher.and_then(|publisher| {
                 let mut published = publisher.published();
                 published.find(|published| published.sid == *track)
             });
-            let mime = mime.map(|publication| publication.info.mime_type.as_str());
-            let unknown = |mime: &str| {
-                mime.starts_with("video/")
-                    && offered.is_some_and(|section| !section.video_mimes.contains(&mime))
+            let known =
+                |codec: &Codec| offered.is_none_or(|section| section.video_codecs.contains(codec));
+            let unknown = |publication: &Publication| {
+                let sent = publication.encodings.iter().filter_map(|sent| sent.codec);
+                publication.kind == SectionKind::Video
+                    && !sent
+                        .chain(publication.codecs.iter().copied())
+                        .any(|codec| known(&codec))
             };
-            if mime.is_some_and(unknown) {
+            if publication.is_some_and(unknown) {
+                tracing::info!(%track, "a subscriber knows no codec of a track");
                 let answer = proto::SubscriptionResponse {
                     track_sid: track.to_string(),
                     err: proto::SubscriptionError::SeCodecUnsupported as i32,
@@ -393,7 +419,7 @@ impl Sfu {
         }
     }
 
-    /// Handles paused video; dimensions and quality are not supported.
+    /// Handles what a subscriber wants of video tracks.
     pub(super) fn track_setting(
         &mut self,
         key: ParticipantKey,
@@ -401,28 +427,23 @@ impl Sfu {
         now: Now,
     ) {
         self.forget_ended(key);
-        let mut enabled = Vec::new();
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
         };
+        let wish = Wish::new(setting);
         for sid in &setting.track_sids {
-            let before = participant
-                .disabled
-                .iter()
-                .position(|disabled| **disabled == **sid);
-            match (before, setting.disabled) {
-                (None, true) if participant.disabled.len() < limits::DISABLED_PER_PARTICIPANT => {
-                    participant.disabled.push(sid.as_str().into());
-                }
-                (Some(at), false) => enabled.push(participant.disabled.swap_remove(at)),
-                _ => {}
+            if participant.wishes.len() < limits::DISABLED_PER_PARTICIPANT
+                || participant.wishes.contains_key(sid.as_str())
+            {
+                participant.wishes.insert(sid.as_str().into(), wish);
             }
         }
-        for track in enabled {
-            if let Some(publisher) = self.publisher_of(key, &track) {
-                self.ask_for_keyframe(publisher, &track, KeyframeRequestKind::Pli, now);
-            }
-        }
+        let looked_up = self
+            .participants
+            .get(&key)
+            .map_or(0, |participant| self.members(participant.room).count());
+        self.worked(looked_up, MEMBERS_PER_UNIT);
+        self.adapt(key, now);
     }
 
     /// Handles a publisher's permissions; subscribers who lose or gain a track are told.
@@ -448,10 +469,11 @@ impl Sfu {
         let looked_up = self.members(room).count() * (1 + publisher.published().count());
         for other in self.members(room).filter(|other| other.key != key) {
             for publication in publisher.published() {
-                let allowed = publisher.allows(&publication.sid, &other.sid, &other.identity);
-                let was = before.as_ref().is_none_or(|before| {
-                    before.allows(&publication.sid, &other.sid, &other.identity)
-                });
+                let allowed = publisher.allows(&publication.sid, other);
+                let was = publisher.is_heard_by(other)
+                    && before.as_ref().is_none_or(|before| {
+                        before.allows(&publication.sid, &other.sid, &other.identity)
+                    });
                 if allowed != was {
                     let change = proto::SubscriptionPermissionUpdate {
                         participant_sid: publisher.sid.to_string(),

@@ -1,8 +1,9 @@
-//! What callers hear before they are in a room: the recordings of the settings, or their texts in the default voice.
+//! What callers hear outside of their room, before they are in it or on hold: the recordings of the settings, or their texts
+//! in the default voice.
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::ServerError;
 use crate::audio::decode::{FileDecoder, FileLimits};
 use crate::audio::format::{Channels, SampleRate};
 use crate::audio::{Pcm, linear16, offline};
-use crate::config::Settings;
+use crate::config::{Settings, Sip};
 use crate::providers::ProviderTable;
 use crate::quotas::Party;
 use crate::synthesis::{Synthesizer, TtsConfig};
@@ -21,22 +22,21 @@ use crate::telephony::call::pin::Prompt;
 
 /// The longest recording.
 const LONGEST: Duration = Duration::from_mins(1);
+/// What is said again and again is said after so long.
+const PAUSE: Duration = Duration::from_secs(8);
 /// The rate of the sound of a prompt.
 const RATE: SampleRate = SampleRate::HZ_48000;
 
 /// The prompts, each made when it is needed for the first time.
 pub struct Prompts {
-    enter_pin: Words,
-    wrong_pin: Words,
+    /// What is said where there is no recording.
+    enter_pin: String,
+    wrong_pin: String,
+    hold: String,
+    caller_left: String,
     providers: Arc<ProviderTable>,
     synthesizer: Arc<Synthesizer>,
     made: Mutex<HashMap<Prompt, Arc<[i16]>>>,
-}
-
-/// What a prompt says.
-struct Words {
-    file: Option<PathBuf>,
-    text: String,
 }
 
 impl Prompts {
@@ -47,36 +47,31 @@ impl Prompts {
         synthesizer: &Arc<Synthesizer>,
     ) -> Result<Self, ServerError> {
         let sip = &settings.sip;
-        let words = |file: &Option<PathBuf>, text: &str| Words {
-            file: file.clone(),
-            text: text.to_owned(),
-        };
         let prompts = Self {
-            enter_pin: words(&sip.pin_sound, &sip.pin_text),
-            wrong_pin: words(&sip.wrong_pin_sound, &sip.wrong_pin_text),
+            enter_pin: sip.pin_text.clone(),
+            wrong_pin: sip.wrong_pin_text.clone(),
+            hold: sip.hold_text.clone(),
+            caller_left: sip.transfer_caller_left_text.clone(),
             providers: Arc::clone(providers),
             synthesizer: Arc::clone(synthesizer),
             made: Mutex::default(),
         };
-        for (setting, prompt) in [
-            ("sip.pin_sound", Prompt::EnterPin),
-            ("sip.wrong_pin_sound", Prompt::WrongPin),
-        ] {
-            let Some(file) = &prompts.words(prompt).file else {
-                continue;
-            };
-            let sound = recorded(file).map_err(|error| {
-                ServerError::Prompts(format!("{setting}: {}: {error}", file.display()))
-            })?;
-            prompts.keep(prompt, &sound);
+        let order = [Prompt::EnterPin, Prompt::WrongPin, Prompt::Hold];
+        for ((setting, file), prompt) in files(sip).into_iter().zip(order) {
+            if let Some(file) = file {
+                let sound = recorded(setting, file).map_err(ServerError::Prompts)?;
+                prompts.keep(prompt, &sound);
+            }
         }
         Ok(prompts)
     }
 
-    const fn words(&self, prompt: Prompt) -> &Words {
+    fn text(&self, prompt: Prompt) -> &str {
         match prompt {
             Prompt::EnterPin => &self.enter_pin,
             Prompt::WrongPin => &self.wrong_pin,
+            Prompt::Hold => &self.hold,
+            Prompt::CallerLeft => &self.caller_left,
         }
     }
 
@@ -92,13 +87,20 @@ impl Prompts {
         let slug = local.or(slugs.first()).ok_or("there is no voice")?;
         let config = TtsConfig::of(slug, RATE).check();
         let config = config.map_err(|error| format!("{} {}", error.field, error.problem))?;
-        let text = &self.words(prompt).text;
+        let text = self.text(prompt);
+        if text.trim().is_empty() {
+            return Ok(Arc::default());
+        }
         let speech = self.synthesizer.speak(config, text, &Party::Operator).await;
         let mut speech = speech.map_err(|error| error.to_string())?;
         let chunks = speech.whole().await.map_err(|error| error.to_string())?;
         let mut samples = Vec::new();
         for chunk in chunks {
             samples.extend(linear16::samples(&chunk));
+        }
+        if prompt == Prompt::Hold {
+            // It is said again and again.
+            samples.resize(samples.len() + RATE.frames_in(PAUSE), 0);
         }
         Ok(samples.into())
     }
@@ -127,15 +129,26 @@ impl bridge::Prompts for Prompts {
     }
 }
 
-/// The sound of a recording.
-fn recorded(path: &Path) -> Result<Arc<[i16]>, String> {
-    let file = File::open(path).map_err(|error| error.to_string())?;
+/// The settings that name a recording: of the PIN, of a wrong one, on hold.
+pub(super) fn files(sip: &Sip) -> [(&'static str, Option<&Path>); 3] {
+    [
+        ("sip.pin_sound", sip.pin_sound.as_deref()),
+        ("sip.wrong_pin_sound", sip.wrong_pin_sound.as_deref()),
+        ("sip.hold_sound", sip.hold_sound.as_deref()),
+    ]
+}
+
+/// The sound of a recording. The error names the setting and the file.
+pub(super) fn recorded(setting: &str, path: &Path) -> Result<Arc<[i16]>, String> {
+    let unusable =
+        |error: &dyn std::fmt::Display| format!("{setting}: {}: {error}", path.display());
+    let file = File::open(path).map_err(|error| unusable(&error))?;
     let limits = FileLimits { duration: LONGEST };
-    let decoder = FileDecoder::open(file, limits).map_err(|error| error.to_string())?;
+    let decoder = FileDecoder::open(file, limits).map_err(|error| unusable(&error))?;
     let layout = decoder.layout();
     let mut samples = Vec::new();
     for part in decoder {
-        samples.extend(part.map_err(|error| error.to_string())?.into_samples());
+        samples.extend(part.map_err(|error| unusable(&error))?.into_samples());
     }
     let sound = Pcm::new(layout, samples).into_channels(Channels::Mono);
     Ok(offline::OfflineResampler::convert(sound, RATE)

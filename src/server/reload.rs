@@ -8,7 +8,7 @@ use actix::Addr;
 use actix_web::web;
 use tokio::signal::unix::Signal;
 
-use super::{ServerError, reloaded_providers};
+use super::{ServerError, reloaded_providers, systemd};
 use crate::actors::registry::voices::{ForgetVoices, VoiceRegistry};
 use crate::agents::{AgentDialler, AgentRoutes, DialOthers, DialPlan};
 use crate::auth::{Authenticator, SharedSecrets};
@@ -49,26 +49,41 @@ impl Reloadable {
     /// Reloads whenever the signal comes, for as long as the server runs.
     pub(super) async fn follow(self, mut hangup: Signal, mut current: Config, read: Read) {
         while hangup.recv().await.is_some() {
+            systemd::reloads();
             let read = Arc::clone(&read);
-            let after = match tokio::task::spawn_blocking(move || read()).await {
-                Ok(Ok(after)) => after,
-                Ok(Err(error)) => {
-                    refused(&error);
-                    continue;
-                }
+            let Ok(after) = tokio::task::spawn_blocking(move || read()).await else {
                 // The runtime is shutting down.
-                Err(_) => return,
+                return;
             };
-            match self.prepare(&current, &after.settings) {
-                Ok(prepared) => self.take(prepared, &after.settings),
-                Err(error) => {
-                    refused(&error);
-                    continue;
-                }
-            }
-            tell(&current, &after);
-            current = after;
+            let after = after.inspect_err(|error| refused(error)).ok();
+            let after = after.filter(|after| self.follow_to(&current, after));
+            systemd::reloaded(after.is_some());
+            current = after.unwrap_or(current);
         }
+    }
+
+    /// Takes over what has changed, unless something cannot be.
+    fn follow_to(&self, current: &Config, after: &Config) -> bool {
+        match self.prepare(current, &after.settings) {
+            Ok(prepared) => self.take(prepared, &after.settings),
+            Err(error) => {
+                refused(&error);
+                return false;
+            }
+        }
+        tell(current, after);
+        self.show(current, after);
+        true
+    }
+
+    /// Shows what is in force: those settings that are not read again stay as they were.
+    fn show(&self, before: &Config, after: &Config) {
+        let both = before.resolved.iter().zip(&after.resolved);
+        let shown = both.map(|(before, after)| {
+            let taken = after.setting.is_reloaded();
+            (if taken { after } else { before }).clone()
+        });
+        self.state.settings.replace(shown.collect());
     }
 
     fn prepare(&self, before: &Config, settings: &Settings) -> Result<Prepared, ServerError> {

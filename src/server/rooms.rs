@@ -10,18 +10,21 @@ use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::ServerError;
+use crate::actors::egress::EgressService;
+use crate::actors::mixes::RoomMixes;
 use crate::actors::registry::calls::{CallRegistry, CallRules, Calls, Ledger, News};
 use crate::actors::registry::hooks::CallJoined;
 use crate::actors::registry::rooms::{RoomHappening, RoomRegistry, Rooms};
 use crate::config::{RtcMode, Settings};
 use crate::hooks::CallOwners;
-use crate::http::tls;
+use crate::http::tls::{self, TlsError};
 use crate::providers::RoomProvider;
 use crate::providers::embedded;
 use crate::providers::embedded::sip::{BridgeParts, EmbeddedSip};
 use crate::providers::livekit::{self, LiveKit};
 use crate::providers::rooms::telephone::{CallNews, WAITING_NEWS};
 use crate::quotas::Quota;
+use crate::recordings::Recordings;
 use crate::rooms::{Bounds, EventReceiver, RoomServer};
 use crate::telephony::agent::TlsSettings;
 use crate::telephony::bridge::Prompts;
@@ -44,11 +47,18 @@ pub(super) struct OpenRooms {
     /// The SIP trunks of the embedded rooms.
     pub(super) trunks: Option<Arc<Trunks>>,
     event_forwarder: Option<EventForwarder>,
+    /// Records embedded rooms; `None` if recording is off.
+    pub(super) egress: Option<EgressService>,
+    /// Mixes embedded rooms.
+    pub(super) mixes: Option<RoomMixes>,
     /// Forwards call events.
     news: Option<News>,
     /// Keeps the LiveKit deployment's SIP configuration up to date.
     provisioning: Option<AbortOnDropHandle<()>>,
 }
+
+/// The recordings, if there are any, and their quota.
+pub(super) type RecordingsOf<'a> = (Option<&'a Arc<Recordings>>, &'a Quota);
 
 /// Forwards events of the embedded rooms to the registry and to webhooks.
 struct EventForwarder {
@@ -65,7 +75,7 @@ impl OpenRooms {
         webhooks: &Webhooks,
         hooks: &Recipient<CallJoined>,
         owners: Option<CallOwners>,
-        (calls, prompts): (&Quota, Arc<dyn Prompts>),
+        (calls, prompts, recordings): (&Quota, Arc<dyn Prompts>, RecordingsOf<'_>),
         (sockets, former): (&Sockets, Option<Arc<Former>>),
     ) -> Result<Self, ServerError> {
         let rtc = &settings.rtc;
@@ -92,8 +102,10 @@ impl OpenRooms {
                 let bounds = Bounds::new(settings);
                 let parts = (sockets, turn_tls(settings)?);
                 let started = embedded::start(rtc, data_dir, claim_unowned, bounds, parts)?;
-                let trunks = Trunks::open(data_dir).map_err(ServerError::Trunks)?;
+                let trunks =
+                    Trunks::open(data_dir).map_err(super::in_data_dir(settings, "trunks"))?;
                 let trunks = Arc::new(trunks);
+                let rules = CallRules::new(&settings.sip);
                 let parts = BridgeParts {
                     trunks: Arc::clone(&trunks),
                     prompts,
@@ -103,20 +115,31 @@ impl OpenRooms {
                     quota: calls.clone(),
                     news: sender,
                     sockets: sockets.clone(),
+                    gateways: rules.gateways(),
+                    redirects: Arc::new(move |uri: &str| rules.redirected(uri)),
                 };
                 let telephone = EmbeddedSip::start(&settings.sip, rtc, parts).await;
                 let telephone = Arc::new(telephone.map_err(ServerError::Telephone)?);
                 let provider = started.provider.with_telephone(telephone.clone());
-                let provider = provider.with_former(former);
+                let replaces = former.is_some();
+                let provider = Arc::new(provider.with_former(former));
                 let events = RoomEvents::open(settings, &started.key, authorities);
                 let events = events.map_err(ServerError::RoomEvents)?;
-                let open = Self::of(settings, Arc::new(provider), news, webhooks, hooks, calls);
+                let egress = egress(settings, provider.clone(), recordings, &events)?;
+                if let Some(egress) = egress.clone().filter(|_| !replaces) {
+                    egress.recover().await;
+                }
+                let mixes =
+                    RoomMixes::new(provider.clone(), rtc.complexity, super::workers(settings));
+                let open = Self::of(settings, provider, news, webhooks, hooks, calls);
                 Ok(Self {
                     event_forwarder: Some(EventForwarder::begin(
                         started.events,
                         open.registry.clone(),
-                        events,
+                        (events, egress.clone()),
                     )),
+                    egress,
+                    mixes: Some(mixes),
                     embedded: Some(started.server),
                     telephone: Some(telephone),
                     trunks: Some(trunks),
@@ -139,6 +162,8 @@ impl OpenRooms {
             telephone: None,
             trunks: None,
             event_forwarder: None,
+            egress: None,
+            mixes: None,
             news: None,
             provisioning: None,
         }
@@ -165,6 +190,7 @@ impl OpenRooms {
             rules: CallRules::new(&settings.sip),
             quota: quota.clone(),
             ledger,
+            transfers: Arc::default(),
             webhooks: Some(webhooks.clone()),
         };
         let registry = RoomRegistry::new(Some(rooms)).telling(hooks.clone());
@@ -184,6 +210,9 @@ impl OpenRooms {
         if let Some(telephone) = self.telephone {
             telephone.stop().await;
         }
+        if let Some(egress) = self.egress {
+            egress.finish(patience).await;
+        }
         if let Some(rooms) = self.embedded {
             rooms.stop().await;
         }
@@ -197,6 +226,27 @@ impl OpenRooms {
             news.finish(patience).await;
         }
     }
+}
+
+/// The egress of embedded rooms; `None` if recording is off.
+fn egress(
+    settings: &Settings,
+    rooms: Arc<dyn RoomProvider>,
+    (recordings, quota): RecordingsOf<'_>,
+    events: &RoomEvents,
+) -> Result<Option<EgressService>, ServerError> {
+    let Some(recordings) = recordings else {
+        return Ok(None);
+    };
+    let place = (
+        settings.storage.data_dir.as_path(),
+        super::workers(settings),
+    );
+    let recordings = Arc::clone(recordings);
+    let service = EgressService::open(rooms, recordings, quota.clone(), events.clone(), place);
+    service
+        .map(Some)
+        .map_err(super::in_data_dir(settings, "recordings of rooms"))
 }
 
 /// Checks whether the SIP bridge could start. The error names the setting.
@@ -230,39 +280,52 @@ pub(super) fn turn_problems(settings: &Settings) -> Vec<String> {
 }
 
 /// The TLS configuration of the TURN server.
-fn turn_tls(settings: &Settings) -> Result<Option<ServerConfig>, ServerError> {
+pub(super) fn turn_tls(settings: &Settings) -> Result<Option<ServerConfig>, ServerError> {
     let (rtc, server) = (&settings.rtc, &settings.server);
     if rtc.turn_tls_port.is_none() {
         return Ok(None);
     }
-    let own = rtc
-        .turn_tls_cert
-        .as_deref()
-        .zip(rtc.turn_tls_key.as_deref());
+    if let (Some(cert), Some(key)) = (&rtc.turn_tls_cert, &rtc.turn_tls_key) {
+        let named = |error| ServerError::Io(named_as("rtc.turn.tls_", &error));
+        return tls::server_config(cert, key).map(Some).map_err(named);
+    }
     let shared = server.tls_cert.as_deref().zip(server.tls_key.as_deref());
-    let config = own
-        .or(shared)
-        .map(|(cert, key)| tls::server_config(cert, key));
+    let config = shared.map(|(cert, key)| tls::server_config(cert, key));
     Ok(config.transpose()?)
 }
 
+/// The same error, of settings that begin otherwise than `server.tls.`.
+fn named_as(settings: &str, error: &TlsError) -> io::Error {
+    io::Error::other(error.to_string().replace("server.tls.", settings))
+}
+
 /// The TLS configuration of the SIP bridge.
-fn sip_tls(settings: &Settings) -> Result<TlsSettings, ServerError> {
+pub(super) fn sip_tls(settings: &Settings) -> Result<TlsSettings, ServerError> {
     let sip = &settings.sip;
     let server = match (&sip.tls_cert, &sip.tls_key) {
         (Some(cert), Some(key)) => {
-            let config = tls::server_config(cert, key).map_err(|error| {
-                // The same kind of error, for another pair of settings.
-                let text = error.to_string().replace("server.tls.", "sip.tls_");
-                ServerError::Telephone(io::Error::other(text))
-            })?;
+            let named = |error| ServerError::Telephone(named_as("sip.tls_", &error));
+            let config = match &sip.tls_client_ca {
+                None => tls::server_config(cert, key).map_err(named)?,
+                Some(authorities) => {
+                    tls::server_config_for(cert, key, authorities).map_err(named)?
+                }
+            };
             Some(Arc::new(config))
         }
         _ => None,
     };
+    let mut client = super::transport(settings)?.tls();
+    if let (Some(cert), Some(key)) = (&sip.tls_client_cert, &sip.tls_client_key) {
+        let own = tls::client_certificate(cert, key)
+            .map_err(|error| ServerError::Telephone(named_as("sip.tls_client_", &error)))?;
+        let mut with_own = (*client).clone();
+        with_own.client_auth_cert_resolver = own;
+        client = Arc::new(with_own);
+    }
     Ok(TlsSettings {
         server,
-        client: Some(super::transport(settings)?.tls()),
+        client: Some(client),
     })
 }
 
@@ -270,7 +333,7 @@ impl EventForwarder {
     fn begin(
         mut events: EventReceiver,
         registry: Addr<RoomRegistry>,
-        webhooks: RoomEvents,
+        (webhooks, egress): (RoomEvents, Option<EgressService>),
     ) -> Self {
         let outwards = webhooks.clone();
         let task = actix_web::rt::spawn(async move {
@@ -278,6 +341,9 @@ impl EventForwarder {
                 let of = event.of.clone();
                 let event = Arc::new(embedded::told(event));
                 outwards.enqueue(&event, of).await;
+                if let Some(egress) = &egress {
+                    egress.observe(&event);
+                }
                 // Waits while the registry is busy; meanwhile events queue up, within the bounds of their owners.
                 if let Err(error) = registry.send(RoomHappening(event)).await {
                     tracing::warn!(%error, "a room event could not be delivered to the registry of rooms");

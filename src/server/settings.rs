@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::actors::registry::calls::Gateways;
+use crate::actors::registry::calls::{Destinations, Gateways};
 use crate::actors::session::backchannel::Lists;
 use crate::agents::AgentRoutes;
 use crate::config::{Config, ConfigError, RtcMode, Settings};
@@ -32,6 +32,11 @@ fn contradictions(settings: &Settings) -> Vec<String> {
         problems.push(format!("turns.backchannels_json: {problem}"));
     }
     problems.extend(AgentRoutes::new(settings).err().unwrap_or_default());
+    problems.extend(
+        embedded::sip::phones(&settings.sip)
+            .err()
+            .unwrap_or_default(),
+    );
     let registrations = embedded::sip::registrations(&settings.sip);
     problems.extend(registrations.err().unwrap_or_default());
     if settings.sip.registrations_json.is_some()
@@ -43,11 +48,17 @@ fn contradictions(settings: &Settings) -> Vec<String> {
         );
     }
     problems.extend(Gateways::read(&settings.sip).err().unwrap_or_default());
+    problems.extend(Destinations::read(&settings.sip).err().unwrap_or_default());
     problems.extend(crate::llm::problems(settings));
     problems.extend(webhooks::problems(settings));
     problems.extend(hooks::problems(settings));
     problems.extend(crate::http::openai::problems(settings));
     problems.extend(crate::http::carrier::problems(settings));
+    problems.extend(
+        super::discretion::read(&settings.recording)
+            .err()
+            .unwrap_or_default(),
+    );
     problems.extend(providers::s3::problems(&settings.recording));
     problems.extend(providers::livekit::problems(&settings.rtc, &settings.sip));
     problems

@@ -5,8 +5,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use realfft::num_complex::Complex32;
-use realfft::{RealFftPlanner, RealToComplex};
+use vivavoce_fft::{Complex32, RealToComplex, forward};
 
 /// The rate of the sound, in Hz.
 pub const RATE_HZ: usize = 16_000;
@@ -124,7 +123,7 @@ impl Band {
 fn tables() -> &'static Tables {
     static TABLES: OnceLock<Tables> = OnceLock::new();
     TABLES.get_or_init(|| Tables {
-        fft: RealFftPlanner::new().plan_fft_forward(WINDOW),
+        fft: forward(WINDOW),
         // Of a period of the window's length, as for a spectrogram, and not symmetric.
         hann: std::array::from_fn(|at| {
             let phase = std::f64::consts::TAU * at as f64 / WINDOW as f64;

@@ -12,7 +12,7 @@ use super::alignment::SpokenText;
 use super::pronunciation::{Pronunciation, Pronunciations};
 use vivavoce_audio::format::{AudioFormat, Encoding, SampleRate};
 use vivavoce_core::ssml::Ssml;
-use vivavoce_seams::OwnCredential;
+use vivavoce_seams::{OwnCredential, canonical_slug};
 
 /// The maximum length of a request's text.
 pub const MAX_TEXT_BYTES: usize = 32 * 1024;
@@ -35,8 +35,7 @@ pub struct TtsConfig {
     /// The provider's slug, for example `local`.
     #[schemars(required, length(min = 1))]
     provider: Option<String>,
-    /// The provider's model; empty means its default.
-    #[schemars(required)]
+    /// The provider's model; absent or empty means its default.
     model: Option<String>,
     /// A voice from `GET /voices`; default: the provider's default voice.
     voice_id: Option<String>,
@@ -150,12 +149,8 @@ impl TtsConfig {
         let provider = match self.provider.as_deref() {
             None => return Err(invalid("tts_config.provider", "is required")),
             Some("") => return Err(invalid("tts_config.provider", "must not be empty")),
-            Some("microsoft-azure") => "azure".to_owned(),
-            Some(slug) => slug.to_owned(),
+            Some(name) => canonical_slug(name).to_owned(),
         };
-        let model = self
-            .model
-            .ok_or_else(|| invalid("tts_config.model", "is required (it may be empty)"))?;
         let encoding = match self.audio_format.as_deref() {
             None | Some("") => Encoding::Linear16,
             Some(name) => name
@@ -174,7 +169,7 @@ impl TtsConfig {
         }
         Ok(SpeechConfig {
             provider,
-            model,
+            model: self.model.unwrap_or_default(),
             voice_id: self.voice_id.filter(|voice| !voice.is_empty()),
             format: AudioFormat::mono(encoding, rate),
             speaking_rate,
@@ -480,7 +475,6 @@ mod tests {
         for (config, field) in [
             (json!({"model": ""}), "tts_config.provider"),
             (json!({"provider": "", "model": ""}), "tts_config.provider"),
-            (json!({"provider": "local"}), "tts_config.model"),
             (
                 json!({"provider": "local", "model": "", "audio_format": "aiff"}),
                 "tts_config.audio_format",

@@ -14,6 +14,10 @@
 //! OpenMetrics text format. Delays are in seconds and go into buckets from 10 µs to 1 s; the slower operations of
 //! providers and requests from 1 ms to 1 min.
 //!
+//! # For people who look
+//!
+//! [`log_tail`] keeps the last log lines, [`vendors`] how providers have done lately: both bounded, and for the console.
+//!
 //! # Traces
 //!
 //! There is one trace per request and one per session ([`conversation`]), and no span per audio frame. A request's trace
@@ -34,8 +38,10 @@
 //! ```
 
 pub mod conversation;
+pub mod log_tail;
 pub mod metrics;
 pub mod traces;
+pub mod vendors;
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
@@ -84,10 +90,14 @@ pub fn start(
     };
     let spans = collector.map(|endpoint| traces::layer(endpoint, service, authorities));
     let (spans, traces) = spans.transpose()?.unzip();
+    let kept = filter
+        .clone()
+        .with_target("vivavoce", ours.min(LevelFilter::INFO));
     // Tests in one process may start it more than once.
     let _ = tracing_subscriber::registry()
         .with(spans)
         .with(lines.with_filter(filter))
+        .with(log_tail::Tail.with_filter(kept))
         .try_init();
     Ok(traces)
 }

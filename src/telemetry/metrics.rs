@@ -21,12 +21,13 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Registry, Unit};
 
+use super::vendors;
 use vivavoce_core::provider_error::ProviderError;
 
 use calls::Calls;
 pub use calls::{
-    SipRefusal, call_answered, call_began, call_ended, call_sounded, sip_refused, sip_registered,
-    sip_registrations,
+    SipRefusal, call_answered, call_began, call_classified, call_ended, call_sounded,
+    sip_call_refused, sip_gateways, sip_phones, sip_refused, sip_registered, sip_registrations,
 };
 
 /// The media type of [`page`].
@@ -324,12 +325,14 @@ impl EncodeLabelValue for Task {
 pub fn provider_began(task: Task, provider: &'static str, delay: Duration) {
     let delays = METRICS.first_bytes.get_or_create(&By { task, provider });
     delays.observe(delay.as_secs_f64());
+    vendors::began(task, provider, delay);
 }
 
 /// Time from the end of the text to the last audio, or from the end of the audio to the final transcript.
 pub fn provider_finished(task: Task, provider: &'static str, delay: Duration) {
     let delays = METRICS.finals.get_or_create(&By { task, provider });
     delays.observe(delay.as_secs_f64());
+    vendors::finished(task, provider, delay);
 }
 
 /// A provider failed.
@@ -340,6 +343,7 @@ pub fn provider_failed(error: &ProviderError) {
         kind: kind.name(),
     };
     METRICS.provider_errors.get_or_create(&failure).inc();
+    vendors::failed(provider, kind.name());
 }
 
 /// A synthesis was requested; whether it was in the cache.

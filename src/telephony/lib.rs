@@ -32,11 +32,14 @@
 //!
 //! - [`agent`] is the user agent: transports, access control, dialogs, transfers. It is the only module that knows the SIP
 //!   stack (`rsipstack`).
+//! - [`phones`] knows where the telephones of a team are that register here.
 //! - [`registrations`] keeps accounts at PBXs and carriers registered.
 //! - [`media`] negotiates, receives and sends audio, on threads of its own.
+//! - [`classify`] hears who has answered an outbound call.
 //! - [`call`] is the life of one call as a state machine, and the task that connects it to `agent`, `media` and a room.
 //! - [`bridge`] places and accepts calls, limits them, and knows which there are.
 //! - [`trunks`] keeps what clients of LiveKit's SIP API configure: trunks and dispatch rules.
+//! - [`ladder`] keeps what was seen of a call's signalling, [`refusals`] the calls that were refused.
 //! - [`dispatch`] decides by them whether an inbound call is let in, and which room it joins.
 //!
 //! A call is a participant of its room: [`bridge::Rooms`] is all that this crate needs of a room server. Which tenant may call
@@ -83,8 +86,11 @@
 pub mod agent;
 pub mod bridge;
 pub mod call;
+pub mod classify;
 pub mod dispatch;
+pub mod ladder;
 pub mod media;
+pub mod phones;
 mod random;
 pub mod refusals;
 pub mod registrations;

@@ -18,8 +18,8 @@ use vivavoce_core::phone::{Gateway, PhoneNumber};
 use vivavoce_quotas::{Kind, Party, Quota, Share};
 use vivavoce_seams::rooms::link::{Ending, Join, JoinKind, LinkEnd, LinkEvent, RoomLink, pair};
 use vivavoce_seams::rooms::telephone::{
-    CallErrorKind, CallNews, CallOf, CallStatus, HangupCause, Line, NewCall, NewTransfer,
-    TransferTarget, Trunk, WAITING_NEWS,
+    CallErrorKind, CallNews, CallOf, CallStatus, Callee, CallerIdentity, HangupCause, Line,
+    NewCall, NewTransfer, TransferTarget, Trunk, WAITING_NEWS,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -180,6 +180,11 @@ async fn bridge_bounded(
     let settings = BridgeSettings {
         trunks: None,
         prompts: None,
+        trace_numbers: false,
+        gateways: Vec::new(),
+        gateway_checks: Duration::ZERO,
+        redirects: None,
+        phones: Vec::new(),
         registrations: Vec::new(),
         refers_by_sip: false,
         sockets: vivavoce_takeover::Sockets::default(),
@@ -225,7 +230,8 @@ impl House {
             metadata: String::new(),
             from: PhoneNumber::parse("+14155550100").unwrap(),
             display_name: None,
-            to: PhoneNumber::parse("+14155550199").unwrap(),
+            hides_caller: false,
+            to: Callee::Number(PhoneNumber::parse("+14155550199").unwrap()),
             trunk: Trunk {
                 gateway: Gateway::parse(&address.to_string()).unwrap(),
                 transport: match protocol {
@@ -237,6 +243,8 @@ impl House {
                 private: true,
                 from_domain: None,
                 headers: Vec::new(),
+                via: None,
+                identity: CallerIdentity::default(),
             },
             alternatives: Vec::new(),
             attributes: Vec::new(),
@@ -244,6 +252,7 @@ impl House {
             ringing_timeout: Duration::from_secs(30),
             max_duration: Duration::from_mins(10),
             dtmf: String::new(),
+            classify: None,
         }
     }
 
@@ -661,7 +670,7 @@ async fn there_are_no_more_calls_in_a_room_than_there_may_be() {
     let call = |room: &str, identity: &str, to: &str| NewCall {
         room: room.to_owned(),
         identity: identity.to_owned(),
-        to: PhoneNumber::parse(to).unwrap(),
+        to: Callee::Number(PhoneNumber::parse(to).unwrap()),
         ..House::new_call(&bob, Protocol::Udp)
     };
     let calls = [

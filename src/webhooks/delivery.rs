@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 use super::retries::{Due, Outcome, Queue};
 use super::signature::signed;
 use super::spool::{Spool, SpoolEntry, Webhook};
-use super::{Lane, Receiver, Receivers, WebhookSettings};
+use super::waiting::{Ask, MAX_SHOWN, Shown, may_see};
+use super::{Lane, Receiver, Receivers, Source, WebhookSettings};
 use vivavoce_core::causes::causes;
 use vivavoce_core::dialect::Dialect;
 use vivavoce_core::egress_policy::{EgressPolicy, PublicOnly};
@@ -117,6 +118,7 @@ impl WebhookSender {
         mut self,
         found: Vec<SpoolEntry>,
         mut entries: mpsc::Receiver<(String, SpoolEntry)>,
+        mut asks: mpsc::Receiver<Ask>,
         closing: CancellationToken,
     ) {
         let mut in_progress = JoinSet::<Delivered>::new();
@@ -145,6 +147,8 @@ impl WebhookSender {
                     }
                     None => return,
                 },
+                // Whoever asked may have gone.
+                Some(ask) = asks.recv() => self.answer(ask),
                 Some(ended) = in_progress.join_next() => {
                     // Deliveries do not panic; if one did, the next process would deliver its webhook.
                     if let Ok((due, outcome)) = ended {
@@ -152,6 +156,37 @@ impl WebhookSender {
                     }
                 }
                 () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
+            }
+        }
+    }
+
+    fn answer(&mut self, ask: Ask) {
+        match ask {
+            Ask::Waiting(access, answer) => {
+                let now = Instant::now();
+                let shown = |of: &Source| may_see(&access, of);
+                let waiting = self.queue.waiting();
+                let waiting = waiting.filter(|(of, ..)| shown(of));
+                let mut waiting: Vec<_> = waiting
+                    .map(|(of, (_, entry), attempts, last, due)| Shown {
+                        tenant: of.party.tenant().map(|id| id.as_str().to_owned()),
+                        entry: entry.clone(),
+                        attempts,
+                        last,
+                        due_in: due.saturating_duration_since(now),
+                    })
+                    .collect();
+                let count = waiting.len();
+                // Names begin with when they were taken.
+                waiting.sort_by_key(|one| (std::cmp::Reverse(one.attempts > 0), one.entry.name()));
+                waiting.truncate(MAX_SHOWN);
+                let _gone = answer.send((count, waiting));
+            }
+            Ask::Again(access, name, answer) => {
+                let found = self.queue.hasten(Instant::now(), |of, (_, entry)| {
+                    may_see(&access, of) && name.as_ref().is_none_or(|name| entry.name() == *name)
+                });
+                let _gone = answer.send(found);
             }
         }
     }

@@ -77,7 +77,41 @@ pub enum EventKind {
         #[serde(skip_serializing_if = "Option::is_none")]
         duration_ms: Option<u64>,
     },
-    /// A transfer of a telephone call has completed or failed.
+    /// It is known who has answered an outbound call (`classify` of `POST /sip/call`); a later one corrects it.
+    #[serde(rename = "call.classified")]
+    CallClassified {
+        /// The call.
+        sip_call_id: String,
+        /// The room it is in.
+        room_name: String,
+        /// The call's participant in the room.
+        participant_identity: String,
+        /// `person`, `machine`, `screening`, `fax`, `silence`, `not_in_service` or `busy`.
+        result: &'static str,
+        /// How sure that is, 0 to 1.
+        confidence: f64,
+        /// What tells it, as in the event `call_classified` of sessions.
+        reason: &'static str,
+        /// Time from the answer until it was known, in milliseconds.
+        after_ms: u32,
+        /// Time from the first word or tone until then, in milliseconds; 0 where there was none.
+        sound_ms: u32,
+    },
+    /// The beep of an answering machine is over, or has not come (`wait_for_beep` of `POST /sip/call`).
+    #[serde(rename = "call.beep")]
+    CallBeep {
+        /// The call.
+        sip_call_id: String,
+        /// The room it is in.
+        room_name: String,
+        /// The call's participant in the room.
+        participant_identity: String,
+        /// Whether there was one.
+        heard: bool,
+        /// Time from the answer until it was over, or was waited for no longer, in milliseconds.
+        after_ms: u32,
+    },
+    /// A transfer of a telephone call has completed or failed; a warm one has come further.
     #[serde(rename = "transfer.status")]
     TransferStatus {
         /// The call, where known.
@@ -89,6 +123,15 @@ pub enum EventKind {
         participant_identity: String,
         /// The number or SIP URI, as given in the request.
         transfer_to: String,
+        /// `warm` of a warm transfer.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        mode: Option<&'static str>,
+        /// The id of a warm transfer.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        transfer_id: Option<String>,
+        /// The person who is called by a warm transfer, in the room.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        person_identity: Option<String>,
         /// The outcome.
         #[serde(flatten)]
         outcome: TransferOutcome,
@@ -99,6 +142,15 @@ pub enum EventKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum TransferOutcome {
+    /// A warm transfer has begun: the person's telephone rings.
+    Ringing,
+    /// The person of a warm transfer has answered.
+    Consulting,
+    /// A warm transfer was cancelled: the caller is off hold.
+    Cancelled {
+        /// The reason.
+        message: String,
+    },
     /// The call was transferred, or the other side hung up in the meantime.
     Complete,
     /// The call continues as before.
@@ -130,6 +182,8 @@ impl Event {
             EventKind::RecordingFailed { file, .. } => ("recording.failed", file),
             EventKind::SessionEnded { .. }
             | EventKind::CallStatus { .. }
+            | EventKind::CallClassified { .. }
+            | EventKind::CallBeep { .. }
             | EventKind::TransferStatus { .. } => return uuid::Uuid::new_v4(),
         };
         let stream_id = self.stream_id.as_deref().unwrap_or_default();
@@ -183,6 +237,8 @@ impl Event {
                 EventKind::RecordingStored(_) | EventKind::RecordingFailed { .. } => true,
                 EventKind::SessionEnded { .. }
                 | EventKind::CallStatus { .. }
+                | EventKind::CallClassified { .. }
+                | EventKind::CallBeep { .. }
                 | EventKind::TransferStatus { .. } => false,
             },
         }
@@ -202,6 +258,9 @@ mod tests {
             room_name: "kitchen".to_owned(),
             participant_identity: "caller".to_owned(),
             transfer_to: "1000".to_owned(),
+            mode: None,
+            transfer_id: None,
+            person_identity: None,
             outcome: TransferOutcome::Failed {
                 message: "busy".to_owned(),
             },

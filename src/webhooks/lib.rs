@@ -50,6 +50,7 @@ mod retries;
 mod room_events;
 mod signature;
 mod spool;
+mod waiting;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -77,6 +78,7 @@ use vivavoce_core::egress_policy::EgressPolicy;
 use vivavoce_core::tls_roots::Authorities;
 use vivavoce_quotas::{FairQueue, Kind, Party, Share};
 use vivavoce_telemetry::metrics;
+pub use waiting::{WaitingWebhook, WaitingWebhooks};
 
 /// The minimum length of a signing secret.
 pub const MIN_SECRET_BYTES: usize = 16;
@@ -281,6 +283,8 @@ pub struct Webhooks {
     spool: Arc<Spool>,
     /// Has capacity for as many entries as the spool, so that sending never waits.
     entries: mpsc::Sender<(String, SpoolEntry)>,
+    /// To whoever has the queue.
+    asks: mpsc::Sender<waiting::Ask>,
     receivers: Arc<ArcSwap<Receivers>>,
     egress: EgressPolicy,
     /// Webhooks being written to disk.
@@ -304,11 +308,12 @@ impl Webhooks {
         let (spool, found) = Spool::open(settings.folder.clone(), bounds)?;
         let spool = Arc::new(spool);
         let (entries, receiver) = mpsc::channel(2 * MAX_WEBHOOKS);
+        let (asks, asked) = mpsc::channel(waiting::MAX_ASKS);
         let closing = CancellationToken::new();
         let receivers = Arc::new(ArcSwap::from_pointee(settings.receivers.clone()));
         let known = Arc::clone(&receivers);
         let sender = WebhookSender::new(Arc::clone(&spool), settings, known, authorities)?;
-        tokio::spawn(sender.run(found, receiver, closing.clone()));
+        tokio::spawn(sender.run(found, receiver, asked, closing.clone()));
         tokio::spawn(adopt(
             Arc::clone(&spool),
             entries.downgrade(),
@@ -317,6 +322,7 @@ impl Webhooks {
         Ok(Self {
             spool,
             entries,
+            asks,
             receivers,
             egress: settings.egress,
             writing: TaskTracker::new(),

@@ -39,6 +39,8 @@ struct Waiting<T> {
     attempts: u32,
     /// An attempt that fails after this moment is the last one.
     until: Instant,
+    /// How the last attempt ended.
+    last: Option<Outcome>,
 }
 
 /// An item to deliver now; to be returned with [`Queue::finished`].
@@ -89,6 +91,7 @@ impl<K: Clone + Eq + Hash, T> Queue<K, T> {
             item,
             attempts: 0,
             until: now + self.patience,
+            last: None,
         };
         self.wait(lane, of, waiting, now);
     }
@@ -116,6 +119,40 @@ impl<K: Clone + Eq + Hash, T> Queue<K, T> {
         usize::try_from(self.tally.total()).unwrap_or(usize::MAX) + waiting
     }
 
+    /// What waits, with how many attempts have failed, how the last one ended, and when the next one is due; those that are
+    /// being delivered are not among it.
+    pub(super) fn waiting(
+        &self,
+    ) -> impl Iterator<Item = (&Source, &T, u32, Option<Outcome>, Instant)> {
+        let parties = self.lanes.values().flat_map(|lane| &lane.waiting);
+        parties.flat_map(|(of, items)| {
+            let items = items.iter();
+            items.map(move |((due, _), one)| (of, &one.item, one.attempts, one.last, *due))
+        })
+    }
+
+    /// Has the waiting items for which `wanted` is true delivered now; how many there are.
+    pub(super) fn hasten(&mut self, now: Instant, wanted: impl Fn(&Source, &T) -> bool) -> usize {
+        let mut found = 0;
+        for lane in self.lanes.values_mut() {
+            for (of, items) in &mut lane.waiting {
+                let due = |one: &Waiting<T>| wanted(of, &one.item);
+                let keys: Vec<_> = items
+                    .iter()
+                    .filter(|(_, one)| due(one))
+                    .map(|(key, _)| *key)
+                    .collect();
+                for (at, serial) in keys {
+                    if let Some(one) = items.remove(&(at, serial)) {
+                        items.insert((at.min(now), serial), one);
+                        found += 1;
+                    }
+                }
+            }
+        }
+        found
+    }
+
     /// Takes the next item to deliver: of the receivers that have something due, the one that has waited longest, and
     /// within it the party whose turn it is.
     pub(super) fn next(&mut self, now: Instant) -> Option<Due<K, T>> {
@@ -136,6 +173,7 @@ impl<K: Clone + Eq + Hash, T> Queue<K, T> {
                 item,
                 attempts,
                 until,
+                last: _,
             },
         ) = items.pop_first()?;
         if !items.is_empty() {
@@ -199,6 +237,7 @@ impl<K: Clone + Eq + Hash, T> Queue<K, T> {
                     item,
                     attempts: attempts.saturating_add(1),
                     until,
+                    last: Some(outcome),
                 };
                 self.wait(key.clone(), of, waiting, now + pause);
             }
@@ -278,6 +317,26 @@ mod tests {
         assert_eq!(slow.len(), MAX_CONCURRENT_PER_RECEIVER);
         queue.add("quick", Source::default(), 100, now);
         assert_eq!(queue.next(now).unwrap().item, 100);
+    }
+
+    #[test]
+    fn what_is_hastened_is_due_at_once() {
+        let now = Instant::now();
+        let mut queue = Queue::new(PATIENCE, Share::default());
+        for item in 0..2 {
+            queue.add("settings", Source::default(), item, now);
+            let due = queue.next(now).unwrap();
+            queue.finished(due, REFUSED, now, 0.5);
+        }
+        assert!(queue.next(now).is_none());
+        let told: Vec<_> = queue
+            .waiting()
+            .map(|(_, item, attempts, last, _)| (*item, attempts, last))
+            .collect();
+        assert_eq!(told, [(0, 1, Some(REFUSED)), (1, 1, Some(REFUSED))]);
+        assert_eq!(queue.hasten(now, |_, item| *item == 1), 1);
+        assert_eq!(queue.next(now).unwrap().item, 1);
+        assert!(queue.next(now).is_none());
     }
 
     fn of(tenant: &str, recording: bool) -> Source {

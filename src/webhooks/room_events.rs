@@ -190,8 +190,9 @@ impl Lanes {
     }
 
     fn add(&mut self, event: Arc<WebhookEvent>, of: Party, now: Instant) {
-        let room = event.room.as_ref();
-        let room = room.map(|room| room.name.clone()).unwrap_or_default();
+        let of_room = event.room.as_ref().map(|room| &room.name);
+        let of_egress = event.egress_info.as_ref().map(|egress| &egress.room_name);
+        let room = of_room.or(of_egress).cloned().unwrap_or_default();
         let known = self.rooms.get(&room);
         let bytes = event.encoded_len() as u64;
         let full = known.is_some_and(|lane| lane.len() >= MAX_WAITING_PER_ROOM)

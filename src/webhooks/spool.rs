@@ -69,6 +69,14 @@ pub(super) struct SpoolEntry {
     bytes: u64,
 }
 
+impl SpoolEntry {
+    /// Names it among all that wait.
+    pub(super) fn name(&self) -> String {
+        let name = self.file.with_extension("");
+        name.to_string_lossy().replace('/', ".")
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 struct Stored {
     id: String,

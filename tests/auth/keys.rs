@@ -53,8 +53,7 @@ pub static EC: LazyLock<TestKey> = LazyLock::new(|| {
     }
 });
 
-/// A key with an exponent that does not belong to it. That costs as much to find out as to sign, so it shows there: the
-/// signature is verified before it leaves.
+/// A key with an exponent that does not belong to it, which is found when it is read.
 pub fn unable() -> String {
     let key = rsa::RsaPrivateKey::new(&mut OsRng, 2048).unwrap();
     let mut der = key.to_pkcs1_der().unwrap().as_bytes().to_vec();

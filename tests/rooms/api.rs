@@ -115,7 +115,7 @@ async fn whoever_may_not_is_told_so_in_twirps_words() {
     let (status, answer) = ask(
         &server,
         Method::POST,
-        "/twirp/livekit.Egress/ListEgress",
+        "/twirp/livekit.Ingress/ListIngress",
         Some(&token(600, &nothing, &json!({}))),
         &json!({}),
     )

@@ -171,6 +171,7 @@ impl Crate {
                 };
                 shown(self.egress.list_egress(options).await?)
             }
+            "layout" => shown(self.egress.update_layout("EG_x", "grid").await?),
             _ => return Box::pin(self.telephone(name, call)).await,
         })
     }
@@ -471,7 +472,7 @@ async fn every_api_client_understands_why_it_is_refused() {
             ("owner", &with_key(), "mute", &nobody, "not_found"),
             ("owner", &with_key(), "update", &nobody, "not_found"),
             ("owner", &with_key(), "subscribe", &nobody, "not_found"),
-            ("owner", &with_key(), "egress", &json!({}), "unimplemented"),
+            ("owner", &with_key(), "layout", &json!({}), "unimplemented"),
             (
                 "no grant",
                 &nothing,

@@ -39,10 +39,10 @@ impl Kind {
 fn interpreted(script: &str) -> Command {
     let root = env!("CARGO_MANIFEST_DIR");
     let python = script.ends_with("py");
-    let environment = if script == "agent_worker.py" {
-        "livekit-agents"
-    } else {
-        "python"
+    let environment = match script {
+        "agent_worker.py" => "livekit-agents",
+        "whip_aiortc.py" => "aiortc",
+        _ => "python",
     };
     let mut command = if python {
         Command::new(format!("{root}/.clients/{environment}/bin/python"))

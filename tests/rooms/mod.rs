@@ -7,6 +7,7 @@ mod behaviours;
 pub mod client;
 mod doors;
 mod egress;
+mod egress_api;
 pub mod events;
 mod firewall;
 mod matrix;
@@ -16,6 +17,8 @@ mod proxy;
 mod resilience;
 pub mod rest;
 mod signal;
+mod video;
+mod whip;
 pub mod workers;
 
 use reqwest::Method;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -21,6 +21,8 @@ pub struct Weather {
     pub loss: f32,
     /// At most so long, evenly spread.
     pub jitter: Duration,
+    /// What goes through to each client in a second, in bits; what waits longer than a moment for its turn is lost.
+    pub bits_per_second: Option<u32>,
 }
 
 impl Weather {
@@ -28,8 +30,12 @@ impl Weather {
     pub const FAIR: Self = Self {
         loss: 0.0,
         jitter: Duration::ZERO,
+        bits_per_second: None,
     };
 }
+
+/// The longest that a datagram waits for its turn.
+const QUEUE: Duration = Duration::from_millis(300);
 
 /// See the module. Dropping it lets nothing through.
 pub struct Network {
@@ -40,7 +46,7 @@ pub struct Network {
 }
 
 struct Sky {
-    weather: Weather,
+    weather: Mutex<Weather>,
     luck: Mutex<fastrand::Rng>,
     down: AtomicBool,
     spares: AtomicBool,
@@ -62,7 +68,7 @@ impl Network {
                 continue;
             }
             let sky = Arc::new(Sky {
-                weather,
+                weather: Mutex::new(weather),
                 luck: Mutex::new(fastrand::Rng::with_seed(seed)),
                 down: AtomicBool::new(false),
                 spares: AtomicBool::new(false),
@@ -114,6 +120,11 @@ impl Network {
         server.port().to_string()
     }
 
+    /// What happens from now on.
+    pub fn turn(&self, weather: Weather) {
+        *self.sky.weather.lock().unwrap() = weather;
+    }
+
     /// Whether nothing goes through.
     pub fn down(&self, down: bool) {
         self.sky.down.store(down, SeqCst);
@@ -148,15 +159,16 @@ impl Sky {
     /// How long a datagram is on its way; `None` is for ever.
     fn delay(&self) -> Option<Duration> {
         self.seen.fetch_add(1, SeqCst);
+        let weather = *self.weather.lock().unwrap();
         let (lost, late) = {
             let mut luck = self.luck.lock().unwrap();
-            (luck.f32() < self.weather.loss, luck.f32())
+            (luck.f32() < weather.loss, luck.f32())
         };
         if lost || self.down.load(SeqCst) {
             self.lost.fetch_add(1, SeqCst);
             return None;
         }
-        Some(self.weather.jitter.mul_f32(late))
+        Some(weather.jitter.mul_f32(late))
     }
 }
 
@@ -202,10 +214,35 @@ async fn carry(front: Arc<UdpSocket>, server: SocketAddr, sky: Arc<Sky>) {
 
 async fn back(way: Way, front: Arc<UdpSocket>, client: SocketAddr, sky: Arc<Sky>) {
     let mut buffer = [0; 2_048];
+    let mut free_at = Instant::now();
     loop {
-        if let Ok((length, _)) = way.socket.recv_from(&mut buffer).await {
+        let Ok((length, _)) = way.socket.recv_from(&mut buffer).await else {
+            continue;
+        };
+        let rate = sky.weather.lock().unwrap().bits_per_second;
+        let rate = rate.filter(|_| !way.spared);
+        let Some(rate) = rate else {
             pass(&front, client, &buffer[..length], way.spared, &sky);
+            continue;
+        };
+        let now = Instant::now();
+        let begins = free_at.max(now);
+        if begins - now > QUEUE {
+            sky.seen.fetch_add(1, SeqCst);
+            sky.lost.fetch_add(1, SeqCst);
+            continue;
         }
+        let bits = length as f64 * 8.0;
+        free_at = begins + Duration::from_secs_f64(bits / f64::from(rate));
+        let (front, bytes, sky) = (
+            Arc::clone(&front),
+            buffer[..length].to_vec(),
+            Arc::clone(&sky),
+        );
+        tokio::spawn(async move {
+            tokio::time::sleep_until(free_at.into()).await;
+            pass(&front, client, &bytes, false, &sky);
+        });
     }
 }
 

@@ -16,7 +16,7 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 use super::client::{Client, Kind};
 use super::{KEY, SECRET, ask, call, join, keyed_server, token};
-use crate::harness::{PATIENCE, Server, client, eventually};
+use crate::harness::{PATIENCE, Server, client, eventually, is_long};
 
 /// A worker of the framework with these options.
 pub async fn worker(server: &Server, name: &str, options: &Value) -> Client {
@@ -308,7 +308,7 @@ async fn a_worker_that_declines_every_job_leaves_it_to_others() {
 /// Fifty rooms at once; with `VIVAVOCE_LONG`.
 #[tokio::test]
 async fn fifty_rooms_have_their_agents() {
-    if std::env::var_os("VIVAVOCE_LONG").is_none() {
+    if !is_long() {
         return;
     }
     let server = keyed_server();

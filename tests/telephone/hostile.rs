@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use super::Exchange;
 use super::rig::PATIENCE;
 use super::rig::sipp::{Run, Scenario, Sipp};
+use crate::harness::is_long;
 
 const CALLED: &str = "+14155550199";
 
@@ -168,11 +169,7 @@ async fn broken_messages_end_nothing() {
 
     // A good one in which some bytes are others. What is left good in it is a call that nobody acknowledges.
     let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
-    let rounds = if std::env::var_os("VIVAVOCE_LONG").is_some() {
-        20_000
-    } else {
-        500
-    };
+    let rounds = if is_long() { 20_000 } else { 500 };
     for round in 0..rounds {
         let mut message = invite(&local, &format!("noise{round}"), SDP).into_bytes();
         for _ in 0..=noise.next(8) {
@@ -247,7 +244,7 @@ async fn a_flood_from_elsewhere_costs_nothing_but_refusals() {
     flood(500, 500).passed().await;
     works(&exchange).await;
     let before = memory(&exchange);
-    let long = std::env::var_os("VIVAVOCE_LONG").is_some();
+    let long = is_long();
     let mut refused = flood(if long { 20_000 } else { 3_000 }, 1_000);
     works(&exchange).await;
     refused.passed().await;

@@ -2,17 +2,22 @@
 //! /sessions`, the WebSocket, participants in the room, and the phones.
 
 pub mod agents;
+mod answers;
 mod doors;
 mod elsewhere;
 mod gateways;
+mod handover;
 mod hooks;
 pub mod hostile;
 mod inbound;
 mod outbound;
+mod phones;
 mod registrations;
 pub mod rig;
 mod rigs;
+mod signalling;
 mod sound;
+mod traces;
 mod transfers;
 mod trunks;
 
@@ -114,23 +119,39 @@ impl Exchange {
         answer["sip_call_id"].as_str().unwrap().to_owned()
     }
 
+    /// What the server tells of its calls, telephones, gateways and registrations.
+    async fn shown(&self) -> Value {
+        ask(&self.server, Method::GET, "/sessions", None, &Value::Null)
+            .await
+            .1
+    }
+
     /// All calls that the server knows.
     async fn calls(&self) -> Vec<Value> {
-        let (_, answer) = ask(&self.server, Method::GET, "/sessions", None, &Value::Null).await;
-        answer["calls"].as_array().unwrap().clone()
+        self.shown().await["calls"].as_array().unwrap().clone()
+    }
+
+    /// What is found in what the server tells, once it is there.
+    pub async fn shown_once<T>(&self, what: &str, found: impl Fn(&Value) -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let shown = self.shown().await;
+            if let Some(found) = found(&shown) {
+                return found;
+            }
+            assert!(Instant::now() < deadline, "there is no {what}: {shown}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// The first call for which this holds.
     pub async fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let mut calls = self.calls().await;
-            if let Some(at) = calls.iter().position(&wanted) {
-                return calls.swap_remove(at);
-            }
-            assert!(Instant::now() < deadline, "no call is {what}: {calls:?}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let found = |shown: &Value| {
+            let mut calls = shown["calls"].as_array()?.iter();
+            calls.find(|call| wanted(call)).cloned()
+        };
+        self.shown_once(&format!("call that is {what}"), found)
+            .await
     }
 
     /// Waits until a call is answered.

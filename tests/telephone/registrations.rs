@@ -1,16 +1,13 @@
 //! Accounts at PBXs and carriers.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::Exchange;
 use super::rig::baresip::Baresip;
 use super::rig::kamailio::Kamailio;
 use super::rig::ports;
-use crate::harness::PATIENCE;
-use crate::rooms::ask;
 
 /// A server that registers as extension 101 at a PBX, and takes calls from nobody else.
 fn exchange(port: u16, password: &str) -> Exchange {
@@ -23,23 +20,12 @@ fn exchange(port: u16, password: &str) -> Exchange {
 
 /// The account once it is in this state.
 async fn account(exchange: &Exchange, state: &str) -> Value {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let (_, answer) = ask(
-            &exchange.server,
-            Method::GET,
-            "/sessions",
-            None,
-            &Value::Null,
-        )
-        .await;
-        let account = answer["sip_registrations"][0].clone();
-        if account["state"] == state {
-            return account;
-        }
-        assert!(Instant::now() < deadline, "it is not {state}: {account}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let there = |shown: &Value| {
+        let account = &shown["sip_registrations"][0];
+        (account["state"] == state).then(|| account.clone())
+    };
+    let what = format!("account that is {state}");
+    exchange.shown_once(&what, there).await
 }
 
 /// Calls extension 101 by the PBX, is answered and hangs up.

@@ -15,6 +15,7 @@ use vivavoce::emulators::{Emulators, Settings, Vendor};
 
 use super::faults::heard_numbers;
 use super::{Backed, start, tone_words};
+use crate::harness::is_long;
 use crate::session::client::{Session, config};
 
 const RATE: SampleRate = SampleRate::HZ_16000;
@@ -189,11 +190,7 @@ async fn converse(backed: &Backed, vendor: Vendor, minutes: u64) -> Vec<String> 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_outlives_the_limits_of_streams_with_every_word_heard_and_said_once() {
-    let minutes = if std::env::var_os("VIVAVOCE_LONG").is_some() {
-        30
-    } else {
-        2
-    };
+    let minutes = if is_long() { 30 } else { 2 };
     // As before the limits that are known: no connection for speech is used when it is near them.
     let backed = Backed::with(
         hurried().await,

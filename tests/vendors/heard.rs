@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use futures_util::future::join_all;
 use serde_json::json;
 use vivavoce::audio::{SampleRate, linear16};
 use vivavoce::emulators::Vendor;
@@ -45,11 +46,14 @@ async fn words_are_where_they_sound() {
     let mut table = String::from(
         "| vendor | words told by | start off by at most | no word off | one word off | more |\n|---|---|---:|---:|---:|---:|\n",
     );
-    for vendor in Vendor::STREAMING {
+    let sessions = join_all(Vendor::STREAMING.map(async |vendor| {
         let says = json!({"provider": vendor.slug(), "model": "", "sample_rate": RATE.hz(), "progress": true});
         let mut session = Session::open(&backed.server, config(json!({"tts_config": says}))).await;
         session.speak("whole", TEXT).await;
         session.completion_of("whole").await;
+        (vendor, session)
+    }));
+    for (vendor, session) in sessions.await {
         let told = session.events_of("tts_progress");
         let texts: Vec<_> = told.iter().map(|event| event.text("text")).collect();
         assert_eq!(texts, TEXT.split(' ').collect::<Vec<_>>(), "{vendor:?}");
@@ -98,7 +102,8 @@ async fn words_are_where_they_sound() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_cut_at_any_moment_was_heard_up_to_there() {
     let backed = Backed::by(scripted(&[]).await);
-    for (vendor, words) in Vendor::STREAMING.into_iter().zip([3, 8, 5, 11, 6]) {
+    let cuts = Vendor::STREAMING.into_iter().zip([3, 8, 5, 11, 6]);
+    let cuts = cuts.map(async |(vendor, words)| {
         let says = json!({"provider": vendor.slug(), "model": "", "sample_rate": RATE.hz(), "progress": true});
         let mut session = Session::open(&backed.server, config(json!({"tts_config": says}))).await;
         session.speak("whole", TEXT).await;
@@ -121,5 +126,6 @@ async fn what_is_cut_at_any_moment_was_heard_up_to_there() {
         let may = u64::from(told.is("estimated") || near);
         assert!(off <= may, "{vendor:?} {interrupted}: {off} words off");
         session.close().await;
-    }
+    });
+    join_all(cuts).await;
 }

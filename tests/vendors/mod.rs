@@ -80,7 +80,7 @@ pub async fn english() -> Emulators {
 /// Emulators with any settings.
 pub async fn start(settings: Settings) -> Emulators {
     // The first one in the process stays; all are the same.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     Emulators::start(settings).await.unwrap()
 }
 

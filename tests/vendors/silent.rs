@@ -11,6 +11,7 @@ use vivavoce::emulators::Vendor;
 
 use super::faults::heard_numbers;
 use super::{Backed, numbers_in, scripted, tone_words};
+use crate::harness::is_long;
 use crate::session::client::{Chunk, Event, Session, config};
 
 const RATE: SampleRate = SampleRate::HZ_16000;
@@ -254,7 +255,7 @@ async fn a_vendor_that_falls_silent_costs_no_word() {
             .wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) % most
     };
-    let long = std::env::var_os("VIVAVOCE_LONG").is_some();
+    let long = is_long();
     let vendors = Vendor::STREAMING.len();
     let mut trials = Vec::new();
     for silence in Silence::ALL {

@@ -8,9 +8,7 @@
 
 #![allow(dead_code, unused_imports)] // of the sources that are taken whole
 
-mod audio;
 mod plot;
-mod providers;
 mod scores;
 mod speech;
 #[path = "../../../src/actors/session/turn.rs"]
@@ -19,11 +17,11 @@ mod turn;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use audio::vad::Vad;
-use providers::{SttEvent, Transcript, Word};
-use scores::{CANDIDATES, Candidate};
-use speech::{Noise, Scene};
+use scores::{CANDIDATES, Candidate, UNGATED};
+use speech::{Noise, Phrase, Scene};
 use turn::{Moment, TurnDetector, TurnEvent, TurnSettings, VoiceEventKind};
+use vivavoce_audio::vad::{FRAME as FRAME_OF_A_SCORE, RATE, Score, Vad, network};
+use vivavoce_seams::{SttEvent, Transcript, Word};
 
 /// Silences that end a turn, in milliseconds, and the one that detectors are compared at.
 pub const SILENCES: [u64; 5] = [200, 300, 500, 800, 1_200];
@@ -389,6 +387,97 @@ fn candidates(measured: &Measurement) {
     }
 }
 
+/// Of the frames that lie in a phrase, and of those that do not, those whose score says speech.
+fn found(scene: &Scene, scores: &[f32]) -> (f64, f64) {
+    let frame = RATE.duration_of(FRAME_OF_A_SCORE);
+    let (mut within, mut without) = ((0, 0), (0, 0));
+    for (number, score) in scores.iter().enumerate() {
+        let (begin, end) = (frame * number as u32, frame * (number as u32 + 1));
+        let in_it = |phrase: &Phrase| phrase.begin <= begin && end <= phrase.end;
+        let touches = |phrase: &Phrase| phrase.begin < end && begin < phrase.end;
+        let of = if scene.phrases.iter().any(in_it) {
+            &mut within
+        } else if scene.phrases.iter().any(touches) {
+            continue;
+        } else {
+            &mut without
+        };
+        of.0 += 1;
+        of.1 += usize::from(*score >= OURS);
+    }
+    let share = |(all, some): (usize, usize)| some as f64 / all as f64 * 100.0;
+    (share(within), share(without))
+}
+
+fn what_the_gate_spares(measured: &Measurement) {
+    println!("\n### What the gate spares, threshold {OURS}\n");
+    println!(
+        "| noise | SNR | frames that the network is asked about | recall, every frame asked | with the gate | false alarms, every frame asked | with the gate |"
+    );
+    println!("|---|---:|---:|---:|---:|---:|---:|");
+    for heard in measured
+        .heard
+        .iter()
+        .filter(|h| h.candidate == 0 && !h.suppressed)
+    {
+        let (mut score, asked) = scores::gated();
+        let frames = heard.sound.chunks_exact(FRAME_OF_A_SCORE);
+        let all = frames.len();
+        frames.for_each(|frame| {
+            score(frame);
+        });
+        let asked = asked.load(std::sync::atomic::Ordering::Relaxed);
+        let other = measured.heard.iter().find(|h| {
+            (h.candidate, h.suppressed, h.snr) == (UNGATED, false, heard.snr)
+                && Arc::ptr_eq(&h.sound, &heard.sound)
+        });
+        let (before, false_before) = found(&measured.scene, &other.unwrap().scores);
+        let (after, false_after) = found(&measured.scene, &heard.scores);
+        println!(
+            "| {:?} | {:.0} dB | {:.0} % | {before:.2} % | {after:.2} % | {false_before:.2} % | {false_after:.2} % |",
+            heard.noise,
+            heard.snr,
+            asked as f64 / all as f64 * 100.0,
+        );
+    }
+}
+
+/// Microseconds for 20 ms of sound, the best of three runs.
+fn cost(score: impl Fn() -> Score, sound: &[i16]) -> f64 {
+    let runs = (0..3).map(|_| {
+        let mut score = score();
+        let began = Instant::now();
+        for frame in sound.chunks_exact(FRAME_OF_A_SCORE) {
+            std::hint::black_box(score(frame));
+        }
+        began.elapsed().as_secs_f64() * 1e6
+    });
+    runs.fold(f64::MAX, f64::min) / (sound.len() as f64 / FRAME as f64)
+}
+
+fn what_detection_costs(measured: &Measurement) {
+    println!("\n### What detection costs, µs per 20 ms\n");
+    println!(
+        "| noise | SNR | earshot by itself | its network, every frame asked | with the gate |"
+    );
+    println!("|---|---:|---:|---:|---:|");
+    for heard in measured
+        .heard
+        .iter()
+        .filter(|h| h.candidate == 0 && !h.suppressed)
+    {
+        let costs = [
+            cost(scores::earshot, &heard.sound),
+            cost(network, &heard.sound),
+            cost(|| scores::gated().0, &heard.sound),
+        ];
+        println!(
+            "| {:?} | {:.0} dB | {:.2} | {:.2} | {:.2} |",
+            heard.noise, heard.snr, costs[0], costs[1], costs[2]
+        );
+    }
+}
+
 fn main() {
     let measured = Measurement::new();
     let scene = &measured.scene;
@@ -401,6 +490,8 @@ fn main() {
     ours_by_silence(&measured);
     ours_by_threshold(&measured);
     candidates(&measured);
+    what_the_gate_spares(&measured);
+    what_detection_costs(&measured);
     if let Some(path) = std::env::args().nth(1) {
         std::fs::write(path, plot::svg(&measured)).unwrap();
     }

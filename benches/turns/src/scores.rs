@@ -1,13 +1,15 @@
 //! The candidates: how likely 16 ms of sound at 16 kHz are speech.
 
 use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nnnoiseless::DenoiseState;
 use webrtc_vad::{SampleRate as Rate, Vad as WebRtc, VadMode};
 
-use crate::audio::denoise::Denoiser;
-use crate::audio::vad::Score;
-use crate::audio::{Layout, Resampler, SampleRate};
+use vivavoce_audio::denoise::Denoiser;
+use vivavoce_audio::vad::{Score, VadSettings, network, sparing};
+use vivavoce_audio::{Layout, Resampler, SampleRate};
 
 /// One of them.
 pub struct Candidate {
@@ -15,10 +17,10 @@ pub struct Candidate {
     pub score: fn() -> Score,
 }
 
-pub const CANDIDATES: [Candidate; 4] = [
+pub const CANDIDATES: [Candidate; 5] = [
     Candidate {
-        name: "earshot (ours)",
-        score: earshot,
+        name: "earshot behind a gate (ours)",
+        score: || gated().0,
     },
     Candidate {
         name: "WebRTC, mode 3",
@@ -32,7 +34,13 @@ pub const CANDIDATES: [Candidate; 4] = [
         name: "energy over the noise floor",
         score: energy,
     },
+    Candidate {
+        name: "earshot, asked about every frame",
+        score: network,
+    },
 ];
+/// The place of the network without the gate.
+pub const UNGATED: usize = 4;
 
 pub fn denoised(sound: &[i16]) -> Vec<i16> {
     let mut denoiser = Denoiser::new(SampleRate::HZ_16000);
@@ -42,9 +50,22 @@ pub fn denoised(sound: &[i16]) -> Vec<i16> {
     output
 }
 
-fn earshot() -> Score {
-    let mut network = earshot::Detector::default_boxed();
-    Box::new(move |frame| network.predict_i16(frame))
+/// The network with what it computes itself.
+pub fn earshot() -> Score {
+    let mut detector = earshot::Detector::default_boxed();
+    Box::new(move |frame| detector.predict_i16(frame))
+}
+
+/// What sessions use, and how often its network has been asked.
+pub fn gated() -> (Score, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let mut network = network();
+    let counted = move |frame: &[i16]| {
+        count.fetch_add(1, Ordering::Relaxed);
+        network(frame)
+    };
+    (sparing(Box::new(counted), VadSettings::default()), asked)
 }
 
 thread_local! {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use crate::audio::{Layout, Pcm, Resampler, SampleRate};
+use vivavoce_audio::{Layout, Pcm, Resampler, SampleRate};
 
 const RATE: usize = 16_000;
 /// How many turns there are.

@@ -23,6 +23,10 @@ export interface CallOptions {
   participant_name?: string;
   /** A gateway of the caller's own. */
   sip?: { outbound_address?: string; auth_username?: string; auth_password?: string };
+  /** Whether a `call_classified` event tells who has answered. */
+  classify?: boolean;
+  /** Whether a `beep` event tells when a machine's beep is over. Only with `classify`. */
+  wait_for_beep?: boolean;
 }
 
 const quoted = encodeURIComponent;

@@ -28,6 +28,42 @@ export interface AgentConfig {
   greeting?: string | null;
 }
 
+/** The beep of an answering machine is over, or does not come: `wait_for_beep` of the call. */
+export interface BeepMessage {
+  type: "beep";
+  /** From the answer until it was over, or was waited for no longer. */
+  after_ms: number;
+  /** Whether there was one. */
+  heard: boolean;
+  /** Whose. */
+  participant_identity: string;
+  /** Which. */
+  sip_call_id: string;
+  /** The number of the event, where config said resume. */
+  seq?: number;
+}
+
+/** It is known who has answered a call; a later one corrects it. */
+export interface CallClassifiedMessage {
+  type: "call_classified";
+  /** From the answer until it was known. */
+  after_ms: number;
+  /** How sure that is, 0 to 1. */
+  confidence: number;
+  /** Whose. */
+  participant_identity: string;
+  /** What tells it. */
+  reason: "short_greeting" | "long_greeting" | "waits" | "words" | "beep" | "information_tones" | "busy_tone" | "congestion_tone" | "unobtainable_tone" | "fax_tone" | "no_sound";
+  /** Who has answered. */
+  result: "person" | "machine" | "screening" | "fax" | "silence" | "not_in_service" | "busy";
+  /** Which. */
+  sip_call_id: string;
+  /** From the first word or tone until then; 0 where there was none. */
+  sound_ms: number;
+  /** The number of the event, where config said resume. */
+  seq?: number;
+}
+
 /** To an agent that the server has dialled, first of all: the call that it is for. */
 export interface CallMessage {
   type: "call";
@@ -47,6 +83,13 @@ export interface CallMessage {
   carrier?: CarrierOfCall | null;
   /** The number of the event, where config said resume. */
   seq?: number;
+}
+
+/** Ends a warm transfer: the person is hung up, the caller off hold. */
+export interface CancelTransferMessage {
+  type: "cancel_transfer";
+  /** Which; the one of the room when absent. */
+  transfer_id?: string | null;
 }
 
 /** Where a call by a carrier's socket comes from. */
@@ -81,8 +124,20 @@ export type ClientMessage =
   | ResumeRecordingMessage
   | SendMessageMessage
   | SipTransferMessage
+  | CompleteTransferMessage
+  | CancelTransferMessage
+  | HoldMessage
   | HangupMessage
   | SendDtmfMessage;
+
+/** Connects the caller and the person of a warm transfer. */
+export interface CompleteTransferMessage {
+  type: "complete_transfer";
+  /** Whether this session leaves the room then, or stays and all three hear each other. */
+  agent?: "leave" | "stay" | null;
+  /** Which; the one of the room when absent. */
+  transfer_id?: string | null;
+}
 
 /** Begins a session, or changes it. `stt_config` and `tts_config` are required unless `audio` is false. */
 export interface ConfigMessage {
@@ -224,6 +279,17 @@ export interface HangupMessage {
   participant_identity?: string | null;
 }
 
+/** Puts the telephone call on hold, or takes it off. */
+export interface HoldMessage {
+  type: "hold";
+  /** Whether it is on hold from now on. */
+  held?: boolean | null;
+  /** Whether music, or words, of the settings are heard meanwhile. */
+  music?: boolean | null;
+  /** Whose call; the first telephone participant's when absent. */
+  participant_identity?: string | null;
+}
+
 /** Whether somebody who speaks over playback interrupts it. */
 export interface InterruptionMessage {
   type: "interruption";
@@ -233,6 +299,8 @@ export interface InterruptionMessage {
   state: InterruptionState;
   /** Where in the session's audio it was decided. */
   timestamp_ms: number;
+  /** Who it is about, with stt_mode per_participant. */
+  identity?: string;
   /** The number of the event, where config said resume. */
   seq?: number;
 }
@@ -528,9 +596,12 @@ export type ServerMessage =
   | ParticipantDisconnectedMessage
   | TrackSubscribedMessage
   | SipCallMessage
+  | CallClassifiedMessage
+  | BeepMessage
   | DtmfMessage
   | SipTransferCompleteMessage
   | SipTransferErrorMessage
+  | SipTransferStateMessage
   | SttResultMessage
   | VadEventMessage
   | InterruptionMessage
@@ -592,8 +663,38 @@ export interface SipTransferMessage {
   type: "sip_transfer";
   /** The number to call instead. */
   transfer_to: string;
+  /** The caller ID of a warm transfer; our number of the caller's call when absent. */
+  from_phone_number?: string | null;
+  /**
+   * `blind`: the other side is asked to call the number. `warm`: the number is called into the room while the caller
+   * is on hold, and the two are connected by `complete_transfer`.
+   */
+  mode?: "blind" | "warm" | null;
   /** Whose call; the first telephone participant's when absent. */
   participant_identity?: string | null;
+  /** The identity of the person who is called by a warm transfer. */
+  person_identity?: string | null;
+  /** The display name of that person. */
+  person_name?: string | null;
+}
+
+/** A warm transfer in the room has come further. */
+export interface SipTransferStateMessage {
+  type: "sip_transfer_state";
+  /** The caller. */
+  participant_identity: string;
+  /** The person who was called. */
+  person_identity: string;
+  /** Why it was cancelled or has failed; null otherwise. */
+  reason: string | null;
+  /** How it is. */
+  state: "ringing" | "consulting" | "complete" | "cancelled" | "failed";
+  /** Which. */
+  transfer_id: string;
+  /** The number of that person. */
+  transfer_to: string;
+  /** The number of the event, where config said resume. */
+  seq?: number;
 }
 
 /** Says a text. */
@@ -697,8 +798,6 @@ export type TransferErrorCode =
 
 /** Configuration of speech synthesis. `null` means absent; unknown fields are ignored. */
 export interface TtsConfig {
-  /** The provider's model; empty means its default. */
-  model: string;
   /** The provider's slug, for example `local`. */
   provider: string;
   /** The encoding of the audio sent. `opus`, one packet per message, is only available on the socket. */
@@ -712,6 +811,8 @@ export interface TtsConfig {
    * and have no fallbacks of their own.
    */
   fallback?: TtsConfig[] | null;
+  /** The provider's model; absent or empty means its default. */
+  model?: string | null;
   /** Whether a session reports each word when its playback begins (`tts_progress`). */
   progress?: boolean | null;
   /** Pronunciation overrides. */
@@ -855,7 +956,7 @@ export interface UpdateConfigMessage {
      * and have no fallbacks of their own.
      */
     fallback?: TtsConfig[] | null;
-    /** The provider's model; empty means its default. */
+    /** The provider's model; absent or empty means its default. */
     model?: string | null;
     /** Whether a session reports each word when its playback begins (`tts_progress`). */
     progress?: boolean | null;
@@ -943,6 +1044,8 @@ export interface VadEventMessage {
   event: VoiceEventKind;
   /** Where in the session's audio it happened; for the end of a turn, where it was decided. Never goes back. */
   timestamp_ms: number;
+  /** Who it is about, with stt_mode per_participant. */
+  identity?: string;
   /** Why the turn has ended. */
   reason?: TurnEndReason | null;
   /** The number of the event, where config said resume. */

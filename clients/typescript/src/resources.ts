@@ -78,6 +78,11 @@ export interface Recording {
   /** The session's name. */
   stream_id: string;
   /**
+   * The name of the audio file below the folder of its owner, if an egress of a room was asked to give it one.
+   * Absent: it is beside this file.
+   */
+  file?: string | null;
+  /**
    * Whether every authenticated caller may fetch it, because its session had no token while authentication was on.
    */
   public?: boolean;
@@ -101,21 +106,6 @@ export interface RecordingParticipant {
   provider?: string | null;
 }
 
-/** A participant of a room. */
-export interface RoomMember {
-  attributes: Record<string, string>;
-  identity: string;
-  is_publisher: boolean;
-  /** Time of joining, Unix time in seconds. */
-  joined_at: number;
-  kind: "STANDARD" | "INGRESS" | "EGRESS" | "SIP" | "AGENT";
-  metadata: string;
-  name: string;
-  sid: string;
-  state: "JOINING" | "JOINED" | "ACTIVE" | "DISCONNECTED";
-  tracks: RoomMemberTrack[];
-}
-
 /** Response of `GET /rtc/rooms/{room_name}`. */
 export interface RoomDetails {
   /** Whether it is being recorded. */
@@ -134,6 +124,21 @@ export interface RoomDetails {
   participants: RoomMember[];
   /** The id of this instance of the room. */
   sid: string;
+}
+
+/** A participant of a room. */
+export interface RoomMember {
+  attributes: Record<string, string>;
+  identity: string;
+  is_publisher: boolean;
+  /** Time of joining, Unix time in seconds. */
+  joined_at: number;
+  kind: "STANDARD" | "INGRESS" | "EGRESS" | "SIP" | "AGENT";
+  metadata: string;
+  name: string;
+  sid: string;
+  state: "JOINING" | "JOINED" | "ACTIVE" | "DISCONNECTED";
+  tracks: RoomMemberTrack[];
 }
 
 /** A room in a list. */
@@ -167,6 +172,10 @@ export interface SessionList {
   /** Inbound calls that were refused lately, the newest last; only the operator sees them. */
   refused_calls: (Record<string, unknown>)[];
   sessions: SessionInfo[];
+  /** The gateways of the settings and how they are; only the operator sees them. */
+  sip_gateways: (Record<string, unknown>)[];
+  /** Telephones that may register here: the caller's. */
+  sip_phones: (Record<string, unknown>)[];
   /** Accounts at PBXs and carriers that the server keeps registered; only the operator sees them. */
   sip_registrations: (Record<string, unknown>)[];
 }
@@ -201,6 +210,12 @@ export interface Transfer {
   status: "initiated";
   /** The number in the form in which it is dialled. */
   transfer_to: string;
+  /** The identity of the person who is called by a warm transfer. */
+  person_identity?: string | null;
+  /** That person's call. */
+  person_sip_call_id?: string | null;
+  /** The id of a warm transfer. */
+  transfer_id?: string | null;
 }
 
 /** A voice, as `GET /voices` shows it. */

@@ -32,6 +32,7 @@ fn metadata() -> Metadata {
         channels: 0,
         participants: Vec::new(),
         complete: false,
+        file: None,
     }
 }
 

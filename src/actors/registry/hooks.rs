@@ -20,6 +20,7 @@ use vivavoce_hooks::{CallOwners, Found, Hook, HookError, Hooks, Host, RequestedH
 use vivavoce_seams::rooms::telephone::attribute;
 use vivavoce_telemetry::metrics::{self, CallTold};
 use vivavoce_webhooks::{HookAddress, Webhooks};
+pub use vivavoce_webhooks::{WaitingWebhook, WaitingWebhooks};
 
 /// How many calls are remembered, so that none is told twice.
 const MOST_REMEMBERED: usize = 10_000;
@@ -45,6 +46,21 @@ pub struct PutHooks {
 pub struct RemoveHooks {
     pub access: Access,
     pub hosts: Vec<String>,
+}
+
+/// Lists the webhooks that wait, of those that a caller may see.
+#[derive(Debug, Message)]
+#[rtype(result = "WaitingWebhooks")]
+pub struct ListWaiting {
+    pub access: Access,
+}
+
+/// Has one of those sent again now, or all; returns how many.
+#[derive(Debug, Message)]
+#[rtype(result = "usize")]
+pub struct SendAgain {
+    pub access: Access,
+    pub id: Option<String>,
 }
 
 /// A telephone has joined a room. Answered once the webhook is on disk, so that it survives a crash of the process.
@@ -132,6 +148,24 @@ impl Actor for HookRegistry {
         context.set_mailbox_capacity(1024);
         let hooks = self.hooks.clone();
         context.spawn(async move { hooks.watch().await }.into_actor(self));
+    }
+}
+
+impl Handler<ListWaiting> for HookRegistry {
+    type Result = ResponseFuture<WaitingWebhooks>;
+
+    fn handle(&mut self, message: ListWaiting, _: &mut Context<Self>) -> Self::Result {
+        let webhooks = self.teller.webhooks.clone();
+        Box::pin(async move { webhooks.waiting(message.access).await })
+    }
+}
+
+impl Handler<SendAgain> for HookRegistry {
+    type Result = ResponseFuture<usize>;
+
+    fn handle(&mut self, message: SendAgain, _: &mut Context<Self>) -> Self::Result {
+        let webhooks = self.teller.webhooks.clone();
+        Box::pin(async move { webhooks.send_again(message.access, message.id).await })
     }
 }
 

@@ -19,7 +19,8 @@ use vivavoce_core::party::Party;
 use vivavoce_hooks::announcement::{is_guest, is_inbound};
 use vivavoce_seams::rooms::key;
 use vivavoce_seams::{
-    Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent, TrackOf,
+    Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent,
+    Supervision, TrackOf,
 };
 use vivavoce_telemetry::metrics;
 
@@ -76,6 +77,8 @@ pub struct Admit {
     pub identity: String,
     /// The display name.
     pub name: String,
+    /// Whether it is for somebody who supervises a conversation.
+    pub supervises: Option<Supervision>,
 }
 
 /// A token and the URL that it is for; `None` means this server.
@@ -491,6 +494,7 @@ impl Rooms {
             name: &wish.name,
             lifetime: self.token_lifetime,
             tenant: wish.access.tenant(),
+            supervises: wish.supervises.as_ref(),
         };
         Ok(Admission {
             token: self.provider.token(&pass)?,

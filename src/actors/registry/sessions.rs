@@ -1,8 +1,8 @@
 //! The configured sessions, by tenant and name. A session keeps its name until it ends; other tenants may use the same name.
 //! The registry knows how to reach a session, for those who want to end it, not what it does.
 
-use std::collections::HashMap;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant, SystemTime};
 
 use actix::prelude::*;
 use schemars::JsonSchema;
@@ -11,7 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::session::{EndSession, StreamId};
 use vivavoce_auth::{Access, TenantId, Whose};
-use vivavoce_socket::SocketWriter;
+use vivavoce_core::unix_time::unix_ms;
+use vivavoce_socket::{SocketWriter, Timeline};
+
+/// How many sessions that have ended can still be looked at, and how long.
+const MAX_ENDED: usize = 200;
+const ENDED_FOR: Duration = Duration::from_mins(10);
 
 /// A session, as `GET /sessions` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -48,6 +53,37 @@ pub struct NameTaken;
 #[rtype(result = "Vec<SessionInfo>")]
 pub struct ListSessions {
     pub access: Access,
+}
+
+/// Lists the sessions that a caller may see, with what they do: those that have ended lately first, then the others, in no
+/// order.
+#[derive(Message)]
+#[rtype(result = "Vec<ObservedSession>")]
+pub struct ObserveSessions {
+    pub access: Access,
+}
+
+/// One of them, by its number.
+#[derive(Message)]
+#[rtype(result = "Option<ObservedSession>")]
+pub struct ObserveSession {
+    pub number: u64,
+    pub access: Access,
+}
+
+/// A session that somebody looks at.
+#[derive(Debug, Clone)]
+pub struct ObservedSession {
+    /// Tells it from all others of this process, whatever they are called.
+    pub number: u64,
+    /// Whose it is.
+    pub owner: Option<TenantId>,
+    /// What it is called.
+    pub info: SessionInfo,
+    /// When it ended, Unix time in milliseconds.
+    pub ended_at: Option<u64>,
+    /// What happens in it.
+    pub timeline: Timeline,
 }
 
 /// Ends a session. The returned token is cancelled when the session is gone.
@@ -103,15 +139,39 @@ struct Entry {
     info: SessionInfo,
     session: Recipient<EndSession>,
     socket: Option<SocketWriter>,
+    timeline: Timeline,
     /// Tells it from one that had the name before.
     number: u64,
     gone: CancellationToken,
 }
 
+impl Entry {
+    fn observed(&self, (owner, _): &Name) -> ObservedSession {
+        ObservedSession {
+            number: self.number,
+            owner: owner.clone(),
+            info: self.info.clone(),
+            ended_at: None,
+            timeline: self.timeline.clone(),
+        }
+    }
+}
+
 #[derive(Default)]
 pub struct SessionRegistry {
     sessions: HashMap<Name, Entry>,
+    /// Sessions that have ended lately, the newest last, and when.
+    ended: VecDeque<(Instant, ObservedSession)>,
     registered: u64,
+}
+
+impl SessionRegistry {
+    fn forget_ended(&mut self, now: Instant) {
+        let is_past = |(at, _): &(Instant, _)| now.saturating_duration_since(*at) >= ENDED_FOR;
+        while self.ended.len() > MAX_ENDED || self.ended.front().is_some_and(is_past) {
+            self.ended.pop_front();
+        }
+    }
 }
 
 impl Actor for SessionRegistry {
@@ -147,15 +207,16 @@ impl Handler<Register> for SessionRegistry {
         self.registered += 1;
         let number = self.registered;
         let gone = CancellationToken::new();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let info = SessionInfo {
             stream_id,
             tenant: access.tenant().map(|tenant| tenant.as_str().to_owned()),
-            started_at: now.map_or(0, |now| now.as_millis() as u64),
+            started_at: unix_ms(SystemTime::now()),
         };
+        let timeline = socket.as_ref().map(SocketWriter::timeline);
         let entry = Entry {
             info,
             session,
+            timeline: timeline.cloned().unwrap_or_default(),
             socket,
             number,
             gone: gone.clone(),
@@ -180,8 +241,52 @@ impl Handler<Unregister> for SessionRegistry {
             .get(&name)
             .is_some_and(|entry| entry.number == number)
         {
-            self.sessions.remove(&name);
+            let now = Instant::now();
+            if let Some(entry) = self.sessions.remove(&name) {
+                entry.timeline.end();
+                let ended_at = Some(unix_ms(SystemTime::now()));
+                let observed = entry.observed(&name);
+                let observed = ObservedSession {
+                    ended_at,
+                    ..observed
+                };
+                self.ended.push_back((now, observed));
+            }
+            self.forget_ended(now);
         }
+    }
+}
+
+impl Handler<ObserveSessions> for SessionRegistry {
+    type Result = MessageResult<ObserveSessions>;
+
+    fn handle(&mut self, message: ObserveSessions, _: &mut Context<Self>) -> Self::Result {
+        let access = message.access;
+        self.forget_ended(Instant::now());
+        let ended = self.ended.iter().map(|(_, observed)| observed);
+        let ended = ended.filter(|observed| access.may_see(observed.owner.as_ref()));
+        let live = self.sessions.iter();
+        let live = live.filter(|((owner, _), _)| access.may_see(owner.as_ref()));
+        let live = live.map(|(name, entry)| entry.observed(name));
+        MessageResult(ended.cloned().chain(live).collect())
+    }
+}
+
+impl Handler<ObserveSession> for SessionRegistry {
+    type Result = MessageResult<ObserveSession>;
+
+    fn handle(&mut self, message: ObserveSession, _: &mut Context<Self>) -> Self::Result {
+        let ObserveSession { number, access } = message;
+        self.forget_ended(Instant::now());
+        let mut live = self.sessions.iter();
+        let live = live
+            .find(|(_, entry)| entry.number == number)
+            .map(|(name, entry)| entry.observed(name));
+        let found = live.or_else(|| {
+            let mut ended = self.ended.iter().map(|(_, observed)| observed);
+            ended.find(|observed| observed.number == number).cloned()
+        });
+        MessageResult(found.filter(|observed| access.may_see(observed.owner.as_ref())))
     }
 }
 
@@ -293,5 +398,47 @@ mod tests {
         drop(of_b);
         assert_eq!(ended(Access::anonymous(), None).await, Ok(()));
         assert!(register(b).await.unwrap().is_ok());
+    }
+
+    #[actix_web::test]
+    async fn a_session_that_has_ended_is_shown_to_whom_it_was_shown_before() {
+        let registry = SessionRegistry::default().start();
+        let [a, b] = ["a", "b"].map(Access::of_tenant);
+        let registered = registry.send(Register {
+            stream_id: StreamId::parse("call").unwrap(),
+            access: a.clone(),
+            session: InputRefused.start().recipient(),
+            socket: None,
+        });
+        let of_a = registered.await.unwrap().ok().unwrap();
+        let seen = async |access: &Access| {
+            let access = access.clone();
+            registry.send(ObserveSessions { access }).await.unwrap()
+        };
+        let number = seen(&a).await[0].number;
+        let one = async |access: &Access| {
+            let access = access.clone();
+            registry
+                .send(ObserveSession { number, access })
+                .await
+                .unwrap()
+        };
+        for ended in [false, true] {
+            let all = seen(&a).await;
+            assert_eq!(all.len(), 1);
+            assert_eq!(all[0].ended_at.is_some(), ended);
+            assert_eq!(one(&a).await.unwrap().ended_at.is_some(), ended);
+            assert_eq!(seen(&Access::anonymous()).await.len(), 1);
+            assert!(seen(&b).await.is_empty() && one(&b).await.is_none());
+            if !ended {
+                registry
+                    .send(Unregister {
+                        name: of_a.name.clone(),
+                        number,
+                    })
+                    .await
+                    .unwrap();
+            }
+        }
     }
 }

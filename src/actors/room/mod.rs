@@ -2,6 +2,7 @@
 //! and leaves. Audio bypasses it: in through the [`RoomReceiver`], out through the [`TrackPublisher`], both on the
 //! session's thread. The wire is the business of the [link](vivavoce_seams::rooms::link).
 
+mod answer_words;
 mod membership_lifecycle;
 mod phones;
 mod room_receiver;
@@ -17,16 +18,17 @@ use livekit_protocol::{ParticipantInfo, TrackType};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
+pub use answer_words::AnswerWords;
 pub use membership_lifecycle::{EnterError, Entered, MembershipLock, enter};
 pub use room_receiver::{RoomAudioSink, RoomReceiver};
 pub use track_publisher::{LAYOUT, LEAD, TrackPublisher};
 
-use crate::session::protocol::RoomConfig;
-use phones::Phones;
+use crate::session::protocol::{RoomConfig, TransferState};
+use phones::{Phones, TransferSteps};
 use vivavoce_seams::rooms::link::{
     Ending, LinkEvent, Listen, Message as RoomMessage, Outgoing, SendError, TelephoneKey,
 };
-use vivavoce_seams::rooms::telephone::CallStatus;
+use vivavoce_seams::rooms::telephone::{AnswerFinding, CallStatus};
 
 /// What a room reports to its session.
 #[derive(Debug)]
@@ -57,6 +59,14 @@ pub enum RoomNews {
         identity: String,
         status: CallStatus,
     },
+    /// It was found out who has answered a participant's call.
+    Answered {
+        sip_call_id: String,
+        identity: String,
+        finding: AnswerFinding,
+    },
+    /// A warm transfer has come further.
+    Transfer(TransferState),
     /// A participant has pressed a DTMF key.
     Key { identity: String, digit: String },
     /// A data message.
@@ -129,6 +139,8 @@ pub struct RoomActor {
     tracks: HashMap<String, String>,
     /// The participants that are telephone calls.
     phones: Phones,
+    transfers: TransferSteps,
+    words: Rc<AnswerWords>,
     desertion: Option<SpawnHandle>,
     report: Recipient<RoomReport>,
 }
@@ -140,6 +152,7 @@ impl RoomActor {
         config: RoomConfig,
         sink: Rc<dyn RoomAudioSink>,
         publisher: TrackPublisher,
+        words: Rc<AnswerWords>,
         report: Recipient<RoomReport>,
     ) -> Self {
         Self {
@@ -150,6 +163,8 @@ impl RoomActor {
             others: HashMap::new(),
             tracks: HashMap::new(),
             phones: Phones::default(),
+            transfers: TransferSteps::default(),
+            words,
             desertion: None,
             report,
         }
@@ -183,6 +198,11 @@ impl RoomActor {
             });
         }
         self.tell_of_call(Phones::there, info);
+        self.tell_findings(info);
+        let found = self.transfers.found(info);
+        found
+            .into_iter()
+            .for_each(|state| self.tell(RoomNews::Transfer(state)));
     }
 
     /// Reports a change of a participant's telephone call, if `take` finds one.
@@ -200,11 +220,24 @@ impl RoomActor {
         }
     }
 
+    /// Reports what was found out of who has answered a participant's call.
+    fn tell_findings(&mut self, info: &ParticipantInfo) {
+        self.words.there(info, self.others.len());
+        for (sip_call_id, finding) in self.phones.findings(info) {
+            self.tell(RoomNews::Answered {
+                sip_call_id,
+                identity: info.identity.clone(),
+                finding,
+            });
+        }
+    }
+
     fn left(&mut self, info: ParticipantInfo, context: &mut Context<Self>) {
         if self.others.remove(&info.identity).is_none() {
             return;
         }
         self.receiver.forget(&info.identity);
+        self.words.gone(&info.identity, self.others.len());
         self.tell_of_call(Phones::gone, &info);
         self.tell(RoomNews::Left {
             identity: info.identity,
@@ -261,7 +294,14 @@ impl StreamHandler<LinkEvent> for RoomActor {
         match event {
             // `enter` has waited for the first one; a full reconnect brings another.
             LinkEvent::Connected { .. } | LinkEvent::TrackMuted { .. } | LinkEvent::Muted(_) => {}
-            LinkEvent::ParticipantUpdated(info) => self.tell_of_call(Phones::there, &info),
+            LinkEvent::ParticipantUpdated(info) => {
+                self.tell_of_call(Phones::there, &info);
+                self.tell_findings(&info);
+                let changed = self.transfers.changed(&info);
+                changed
+                    .into_iter()
+                    .for_each(|state| self.tell(RoomNews::Transfer(state)));
+            }
             LinkEvent::Dtmf { identity, digit } => {
                 if self.listens_to(&identity) && self.phones.knows(&identity) {
                     self.tell(RoomNews::Key { identity, digit });

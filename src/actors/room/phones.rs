@@ -1,14 +1,62 @@
 //! The telephone participants of a room, from the attributes of their `ParticipantInfo`, and the changes of call status
 //! that are reported.
 
+use std::collections::VecDeque;
+
 use livekit_protocol::ParticipantInfo;
 use livekit_protocol::participant_info::Kind;
 
-use vivavoce_seams::rooms::telephone::{CallStatus, attribute, cause_of, status_of};
+use crate::session::protocol::TransferState;
+use vivavoce_seams::rooms::telephone::{
+    AnswerFinding, AnswerReason, Answerer, CallStatus, Classification, attribute, cause_of,
+    status_of,
+};
+
+/// Steps of warm transfers that are remembered, so that each is reported once.
+const MOST_STEPS: usize = 64;
 
 /// The telephone participants in the order in which they joined.
 #[derive(Debug, Default)]
 pub struct Phones(Vec<Phone>);
+
+/// The steps of warm transfers that have been reported. Both telephones of a transfer tell each.
+#[derive(Debug, Default)]
+pub struct TransferSteps(VecDeque<(String, String)>);
+
+impl TransferSteps {
+    /// A telephone was found in the room. Returns the state of a transfer that is under way.
+    pub fn found(&mut self, info: &ParticipantInfo) -> Option<TransferState> {
+        let state = self.changed(info)?;
+        matches!(&*state.state, "ringing" | "consulting").then_some(state)
+    }
+
+    /// A telephone has changed. Returns the state of its transfer, where that is news.
+    pub fn changed(&mut self, info: &ParticipantInfo) -> Option<TransferState> {
+        if info.kind() != Kind::Sip {
+            return None;
+        }
+        let read = |name| info.attributes.get(name).filter(|text| !text.is_empty());
+        let (id, state) = (
+            read(attribute::TRANSFER_ID)?,
+            read(attribute::TRANSFER_STATE)?,
+        );
+        let step = (id.clone(), state.clone());
+        if self.0.contains(&step) {
+            return None;
+        }
+        self.0.truncate(MOST_STEPS - 1);
+        self.0.push_front(step);
+        let text = |name| read(name).cloned().unwrap_or_default();
+        Some(TransferState {
+            transfer_id: id.clone(),
+            state: state.clone(),
+            reason: read(attribute::TRANSFER_REASON).cloned(),
+            participant_identity: text(attribute::TRANSFER_CALLER),
+            person_identity: text(attribute::TRANSFER_PERSON),
+            transfer_to: text(attribute::TRANSFER_TO),
+        })
+    }
+}
 
 #[derive(Debug)]
 struct Phone {
@@ -16,6 +64,9 @@ struct Phone {
     sip_call_id: String,
     /// The status that was reported last.
     status: Option<CallStatus>,
+    /// The findings that were.
+    classification: Option<Classification>,
+    beep: Option<AnswerFinding>,
 }
 
 impl Phones {
@@ -33,6 +84,8 @@ impl Phones {
                 identity: info.identity.clone(),
                 sip_call_id: String::new(),
                 status: None,
+                classification: None,
+                beep: None,
             });
             self.0.len() - 1
         });
@@ -50,6 +103,27 @@ impl Phones {
         }
         phone.status = Some(status);
         Some((phone.sip_call_id.clone(), status))
+    }
+
+    /// A participant has joined or changed, and is known by [`Self::there`]. Returns what is news of who has answered its call.
+    pub fn findings(&mut self, info: &ParticipantInfo) -> Vec<(String, AnswerFinding)> {
+        let mut phones = self.0.iter_mut();
+        let Some(phone) = phones.find(|phone| phone.identity == info.identity) else {
+            return Vec::new();
+        };
+        let mut news = Vec::new();
+        let classification = classification_of(info);
+        if classification.is_some() && classification != phone.classification {
+            phone.classification = classification;
+            news.extend(classification.map(AnswerFinding::Classified));
+        }
+        let beep = beep_of(info);
+        if beep.is_some() && beep != phone.beep {
+            phone.beep = beep;
+            news.extend(beep);
+        }
+        let of_call = |finding| (phone.sip_call_id.clone(), finding);
+        news.into_iter().map(of_call).collect()
     }
 
     /// A participant has left.
@@ -82,6 +156,35 @@ impl Phones {
             None => phones.next(),
         }
     }
+}
+
+/// Who has answered a participant's call, as its attributes say it.
+fn classification_of(info: &ParticipantInfo) -> Option<Classification> {
+    let read = |name| info.attributes.get(name).map(String::as_str);
+    let milliseconds = |name| read(name).and_then(|text| text.parse().ok());
+    let confidence: f32 = read(attribute::ANSWERED_BY_CONFIDENCE)?.parse().ok()?;
+    Some(Classification {
+        result: Answerer::parse(read(attribute::ANSWERED_BY)?)?,
+        confidence: (confidence.clamp(0.0, 1.0) * 100.0).round() as u8,
+        reason: AnswerReason::parse(read(attribute::ANSWERED_BY_REASON)?)?,
+        after_ms: milliseconds(attribute::ANSWERED_BY_AFTER).unwrap_or_default(),
+        sound_ms: milliseconds(attribute::ANSWERED_BY_SOUND).unwrap_or_default(),
+    })
+}
+
+/// What its attributes say of a beep.
+fn beep_of(info: &ParticipantInfo) -> Option<AnswerFinding> {
+    let read = |name| info.attributes.get(name).map(String::as_str);
+    let heard = match read(attribute::BEEP)? {
+        "heard" => true,
+        "none" => false,
+        _ => return None,
+    };
+    let after = read(attribute::BEEP_AFTER).and_then(|text| text.parse().ok());
+    Some(AnswerFinding::Beep {
+        heard,
+        after_ms: after.unwrap_or_default(),
+    })
 }
 
 #[cfg(test)]
@@ -199,6 +302,78 @@ mod tests {
                 "{reason:?}"
             );
         }
+    }
+
+    #[test]
+    fn each_step_of_a_transfer_is_told_once_and_none_that_was_over_before() {
+        let telling = |identity: &str, id: &str, state: &str| {
+            let mut info = phone(identity, "active");
+            for (name, value) in [
+                (attribute::TRANSFER_ID, id),
+                (attribute::TRANSFER_STATE, state),
+                (attribute::TRANSFER_CALLER, "ann"),
+            ] {
+                info.attributes.insert(name.to_owned(), value.to_owned());
+            }
+            info
+        };
+        let mut steps = TransferSteps::default();
+        assert_eq!(steps.found(&telling("ann", "T0", "cancelled")), None);
+        assert_eq!(steps.found(&phone("bob", "active")), None);
+        let told = steps.changed(&telling("ann", "T1", "ringing")).unwrap();
+        assert_eq!(
+            (&*told.state, &*told.participant_identity),
+            ("ringing", "ann")
+        );
+        assert_eq!(steps.changed(&telling("bob", "T1", "ringing")), None);
+        assert!(steps.changed(&telling("ann", "T1", "failed")).is_some());
+        assert_eq!(steps.changed(&telling("ann", "T0", "cancelled")), None);
+        // Whoever joins later.
+        let mut steps = TransferSteps::default();
+        assert!(steps.found(&telling("ann", "T2", "consulting")).is_some());
+    }
+
+    #[test]
+    fn what_is_found_out_of_a_call_is_told_once_and_again_when_it_is_corrected() {
+        let mut phones = Phones::default();
+        let mut info = phone("ann", "active");
+        phones.there(&info);
+        assert_eq!(phones.findings(&info), []);
+        for (name, value) in [
+            (attribute::ANSWERED_BY, "machine"),
+            (attribute::ANSWERED_BY_CONFIDENCE, "0.8"),
+            (attribute::ANSWERED_BY_REASON, "long_greeting"),
+            (attribute::ANSWERED_BY_AFTER, "2900"),
+            (attribute::ANSWERED_BY_SOUND, "2400"),
+        ] {
+            info.attributes.insert(name.to_owned(), value.to_owned());
+        }
+        let found = Classification {
+            result: Answerer::Machine,
+            confidence: 80,
+            reason: AnswerReason::LongGreeting,
+            after_ms: 2_900,
+            sound_ms: 2_400,
+        };
+        let told = |finding| vec![("SCL_ann".to_owned(), finding)];
+        assert_eq!(
+            phones.findings(&info),
+            told(AnswerFinding::Classified(found))
+        );
+        assert_eq!(phones.findings(&info), []);
+        let mut beep = |heard: &str, after: &str| {
+            for (name, value) in [(attribute::BEEP, heard), (attribute::BEEP_AFTER, after)] {
+                info.attributes.insert(name.to_owned(), value.to_owned());
+            }
+            phones.findings(&info)
+        };
+        let heard = AnswerFinding::Beep {
+            heard: true,
+            after_ms: 4_100,
+        };
+        assert_eq!(beep("heard", "4100"), told(heard));
+        assert_eq!(beep("heard", "4100"), []);
+        assert_eq!(beep("perhaps", "4100"), []);
     }
 
     #[test]

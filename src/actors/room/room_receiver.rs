@@ -44,7 +44,7 @@ struct Inner {
 }
 
 impl RoomReceiver {
-    pub(super) fn new(sink: Rc<dyn RoomAudioSink>) -> Self {
+    pub(crate) fn new(sink: Rc<dyn RoomAudioSink>) -> Self {
         Self(Rc::new(Inner {
             tracks: RefCell::default(),
             sink,
@@ -53,7 +53,7 @@ impl RoomReceiver {
     }
 
     /// Receives a track from now on, instead of the one with the same sid if there was one.
-    pub(super) fn open(&self, identity: String, sid: String, audio: TrackAudio) {
+    pub(crate) fn open(&self, identity: String, sid: String, audio: TrackAudio) {
         match self.0.tracks.borrow_mut().add(identity, sid, audio) {
             Ok(true) => self.0.wake.notify_one(),
             Ok(false) => {
@@ -64,12 +64,12 @@ impl RoomReceiver {
     }
 
     /// Stops receiving a track that has ended.
-    pub(super) fn close(&self, sid: &str) {
+    pub(crate) fn close(&self, sid: &str) {
         self.0.tracks.borrow_mut().remove(sid);
     }
 
     /// Stops receiving a participant who has left.
-    pub(super) fn forget(&self, identity: &str) {
+    pub(crate) fn forget(&self, identity: &str) {
         self.0.tracks.borrow_mut().remove_participant(identity);
         self.0.sink.participant_left(identity);
     }
@@ -79,7 +79,7 @@ impl RoomReceiver {
     }
 
     /// Receives until it is dropped.
-    pub(super) async fn run(self) {
+    pub(crate) async fn run(self) {
         loop {
             while self.has_no_tracks() {
                 self.0.wake.notified().await;

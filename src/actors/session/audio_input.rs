@@ -25,6 +25,7 @@ use vivavoce_audio::rate_check::WrongRate;
 use vivavoce_audio::vad::VadEvent;
 use vivavoce_audio::{AudioFormat, Layout, Pcm, SampleRate};
 use vivavoce_seams::SttResult;
+use vivavoce_socket::Timeline;
 use vivavoce_telemetry::metrics::{self, DropCause};
 
 /// The most bytes that wait to be decoded: two of the longest messages.
@@ -88,6 +89,8 @@ struct State {
     told_refused: bool,
     position: Duration,
     recorded: Recorded,
+    /// Whoever watches the session sees how loud it is.
+    timeline: Timeline,
 }
 
 /// Where the audio is recorded.
@@ -156,9 +159,17 @@ struct Slot {
 impl AudioInput {
     /// An input without a config, and its events.
     pub fn new() -> (Self, mpsc::Receiver<InputEvent>) {
+        Self::watched(Timeline::default())
+    }
+
+    /// The same, of the session of this timeline.
+    pub fn watched(timeline: Timeline) -> (Self, mpsc::Receiver<InputEvent>) {
         let (news, receiver) = mpsc::channel(MAX_NEWS);
         let shared = Shared {
-            state: RefCell::default(),
+            state: RefCell::new(State {
+                timeline,
+                ..State::default()
+            }),
             wake: Notify::new(),
             news,
         };
@@ -557,7 +568,7 @@ impl AudioInput {
 
     /// Records audio that is transcribed elsewhere.
     pub fn record_only(&self, audio: &Pcm) {
-        self.0.state.borrow_mut().recorded.hear(audio, None);
+        self.0.state.borrow_mut().hear(audio, None);
     }
 
     /// Notes a final of a participant in the session's recording.
@@ -622,7 +633,7 @@ impl AudioInput {
     /// Decodes some audio. False if there is more: it comes with the next bytes, or with none.
     fn decode(&self, pipeline: &Rc<RefCell<InputPipeline>>, bytes: &[u8]) -> bool {
         let record = |sound: &Pcm, packet: Option<&[u8]>| {
-            self.0.state.borrow_mut().recorded.hear(sound, packet);
+            self.0.state.borrow_mut().hear(sound, packet);
         };
         pipeline
             .borrow_mut()
@@ -666,6 +677,12 @@ impl AudioInput {
 }
 
 impl State {
+    /// Audio has come.
+    fn hear(&mut self, sound: &Pcm, packet: Option<&[u8]>) {
+        self.timeline.hear(sound.samples());
+        self.recorded.hear(sound, packet);
+    }
+
     fn position(&self, last: Option<&Rc<RefCell<InputPipeline>>>) -> Duration {
         last.map_or(self.position, |pipeline| {
             pipeline.borrow().buffer().position()

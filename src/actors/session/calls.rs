@@ -7,13 +7,14 @@ use super::SessionActor;
 use super::protocol::{
     CallCommand, ErrorCode, Origin, ServerMessage, SipTransfer, TransferErrorCode,
 };
-use crate::registry::calls::{CallRegistry, CallsError, HangUp, TransferCall, Until};
+use crate::registry::calls::warm::{BeginTransfer, Finish, FinishTransfer, HoldCall, Which};
+use crate::registry::calls::{CallRegistry, CallsError, HangUp, OwnGateway, TransferCall, Until};
 use crate::registry::rooms::RoomsError;
 use crate::room::{OnThePhone, PressKeys, RoomActor};
 use vivavoce_auth::Access;
 use vivavoce_core::phone::PhoneNumber;
 use vivavoce_seams::rooms::link::{SendError, TelephoneKey};
-use vivavoce_seams::rooms::telephone::{CallErrorKind, TransferTarget};
+use vivavoce_seams::rooms::telephone::{CallErrorKind, Hold, TransferTarget};
 
 /// The most transfers and hang-ups of one session that are in progress.
 const MAX_CALL_COMMANDS: usize = 16;
@@ -27,6 +28,8 @@ struct CallControl {
     room: Addr<RoomActor>,
     calls: Addr<CallRegistry>,
     name: String,
+    /// The session's own identity in the room.
+    identity: String,
 }
 
 impl SessionActor {
@@ -48,6 +51,7 @@ impl SessionActor {
             room: membership.actor.clone(),
             calls,
             name: membership.name.clone(),
+            identity: membership.identity.clone(),
         };
         if let CallCommand::Press {
             keys,
@@ -63,10 +67,18 @@ impl SessionActor {
         self.call_commands += 1;
         let outcome = async move {
             match command {
-                CallCommand::Transfer(transfer) => Some(control.transfer(transfer).await),
+                CallCommand::Transfer(transfer) => control.transfer(transfer).await,
                 CallCommand::HangUp {
                     participant_identity,
                 } => control.hang_up(participant_identity).await,
+                CallCommand::Finish {
+                    transfer_id,
+                    finish,
+                } => control.finish(&origin, transfer_id, finish).await,
+                CallCommand::Hold {
+                    hold,
+                    participant_identity,
+                } => control.hold(hold, participant_identity).await,
                 CallCommand::Press { .. } => None,
             }
         };
@@ -86,7 +98,10 @@ impl SessionActor {
                 message: NOBODY.to_owned(),
                 code: TransferErrorCode::ParticipantNotFound,
             }),
-            CallCommand::HangUp { .. } | CallCommand::Press { .. } => {
+            CallCommand::HangUp { .. }
+            | CallCommand::Press { .. }
+            | CallCommand::Finish { .. }
+            | CallCommand::Hold { .. } => {
                 let origin = Origin::of(command.name());
                 self.refuse(&origin, ErrorCode::ParticipantNotFound, NOBODY);
             }
@@ -130,21 +145,53 @@ impl CallControl {
         self.room.send(OnThePhone { identity }).await.ok().flatten()
     }
 
-    /// Transfers a call; returns the event about it.
-    async fn transfer(self, transfer: SipTransfer) -> ServerMessage {
+    /// Transfers a call; returns the event about it. A warm transfer that has begun is told of by the room.
+    async fn transfer(self, transfer: SipTransfer) -> Option<ServerMessage> {
         let error = |code, message: String| ServerMessage::SipTransferError { message, code };
-        let to = match PhoneNumber::parse(&transfer.transfer_to) {
+        let number = |text: &str, field: &str| {
+            PhoneNumber::parse(text).map_err(|problem| format!("{field}: {problem}"))
+        };
+        let invalid = |problem| Some(error(TransferErrorCode::InvalidPhoneNumber, problem));
+        let to = match number(&transfer.transfer_to, "transfer_to") {
             Ok(to) => to,
-            Err(problem) => {
-                return error(
-                    TransferErrorCode::InvalidPhoneNumber,
-                    format!("transfer_to: {problem}"),
-                );
-            }
+            Err(problem) => return invalid(problem),
         };
         let Some(identity) = self.who(transfer.participant_identity).await else {
-            return error(TransferErrorCode::ParticipantNotFound, NOBODY.to_owned());
+            return Some(error(
+                TransferErrorCode::ParticipantNotFound,
+                NOBODY.to_owned(),
+            ));
         };
+        if let Some(warm) = transfer.warm {
+            let from = warm.from_phone_number.as_deref();
+            let from = match from
+                .map(|text| number(text, "from_phone_number"))
+                .transpose()
+            {
+                Ok(from) => from,
+                Err(problem) => return invalid(problem),
+            };
+            let begin = BeginTransfer {
+                access: self.access,
+                room: self.name,
+                identity,
+                to,
+                from,
+                person_identity: warm.person_identity,
+                person_name: warm.person_name,
+                agent: Some(self.identity),
+                gateway: OwnGateway::default(),
+            };
+            // How it goes on is told by the room.
+            return match self.calls.send(begin).await {
+                Ok(Ok(_)) => None,
+                Ok(Err(problem)) => Some(error(transfer_code(&problem), problem.to_string())),
+                Err(problem) => Some(error(
+                    TransferErrorCode::TransferFailed,
+                    problem.to_string(),
+                )),
+            };
+        }
         let command = TransferCall {
             access: self.access,
             room: self.name,
@@ -153,13 +200,59 @@ impl CallControl {
             ringing_timeout: None,
             until: Until::Done,
         };
-        match self.calls.send(command).await {
+        Some(match self.calls.send(command).await {
             Ok(Ok(())) => ServerMessage::SipTransferComplete {
                 transfer_to: to.as_str().to_owned(),
                 participant_identity: identity,
             },
             Ok(Err(problem)) => error(transfer_code(&problem), problem.to_string()),
             Err(problem) => error(TransferErrorCode::TransferFailed, problem.to_string()),
+        })
+    }
+
+    /// Completes or cancels a warm transfer; returns an error event if that fails.
+    async fn finish(
+        self,
+        origin: &Origin,
+        transfer_id: Option<String>,
+        finish: Finish,
+    ) -> Option<ServerMessage> {
+        let wish = FinishTransfer {
+            access: self.access,
+            which: transfer_id.map_or(Which::InRoom(self.name), Which::Id),
+            finish,
+            agent: Some(self.identity),
+        };
+        let problem = match self.calls.send(wish).await {
+            Ok(Ok(_)) => return None,
+            Ok(Err(problem)) => problem.to_string(),
+            Err(problem) => problem.to_string(),
+        };
+        Some(ServerMessage::refusal(ErrorCode::CallFailed, problem).answering(origin))
+    }
+
+    /// Puts a call on hold, or takes it off; returns an error event if that fails.
+    async fn hold(self, hold: Hold, identity: Option<String>) -> Option<ServerMessage> {
+        let refusal = |code, message: String| {
+            let refusal = ServerMessage::refusal(code, format!("hold: {message}"));
+            Some(refusal.answering(&Origin::of("hold")))
+        };
+        let Some(identity) = self.who(identity).await else {
+            return refusal(ErrorCode::ParticipantNotFound, NOBODY.to_owned());
+        };
+        let command = HoldCall {
+            access: self.access,
+            room: self.name,
+            identity,
+            hold,
+        };
+        match self.calls.send(command).await {
+            Ok(Ok(())) => None,
+            Ok(Err(problem)) if is_nobody(&problem) => {
+                refusal(ErrorCode::ParticipantNotFound, NOBODY.to_owned())
+            }
+            Ok(Err(problem)) => refusal(ErrorCode::CallFailed, problem.to_string()),
+            Err(problem) => refusal(ErrorCode::CallFailed, problem.to_string()),
         }
     }
 

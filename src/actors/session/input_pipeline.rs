@@ -31,6 +31,8 @@ const BLOCK: Duration = Duration::from_millis(10);
 const GAP_BLOCKS: u32 = 7;
 /// The ratio of the energy of the loudest block to that of a quiet one: 16 dB.
 const FAINTER: u64 = 40;
+/// The same where voice activity detection reports a pause, behind speech that may be hardly louder than the noise: 6 dB.
+const FAINTER_THAN_SPEECH: u64 = 4;
 /// The energy of a sample below which a block is quiet in any case: −55 dBFS.
 const QUIET: u64 = 60 * 60;
 
@@ -461,8 +463,10 @@ impl Inner {
             ..
         }) = &mut self.handover
         {
-            let paused = self.vad.as_ref().is_some_and(|vad| vad.vad.is_pause());
-            if let Some(end) = quiet_gap.end_in(&sound, paused) {
+            let paused = |vad: &&PipelineVad| vad.vad.is_pause() && !vad.vad.is_onset();
+            let speech = self.vad.as_ref().filter(paused);
+            let speech = speech.map(|vad| vad.recent.loudest());
+            if let Some(end) = quiet_gap.end_in(&sound, speech) {
                 let (layout, mut samples) = (sound.layout(), sound.into_samples());
                 let rest = samples.split_off(end);
                 self.send(&Pcm::new(layout, samples), tell);
@@ -534,18 +538,18 @@ impl Inner {
 }
 
 impl QuietGap {
-    /// Where a quiet gap has lasted long enough, in samples of this audio. `paused` says that voice activity detection
-    /// reports a pause.
-    fn end_in(&mut self, sound: &Pcm, paused: bool) -> Option<usize> {
-        if paused {
-            return Some(0);
-        }
+    /// Where a quiet gap has lasted long enough, in samples of this audio. Where voice activity detection reports a pause, `speech`
+    /// is the energy of the loudest block of the speech before it: it is late to hear that the pause is over, and does not hear
+    /// every word as speech, so sound that is nearly as loud is no pause.
+    fn end_in(&mut self, sound: &Pcm, speech: Option<u64>) -> Option<usize> {
         let block = sound.rate().frames_in(BLOCK).max(1);
         let mut end = 0;
         for block in sound.samples().chunks(block) {
+            let energy = energy(block.iter().copied());
+            if end == 0 && speech.is_some_and(|speech| energy < speech / FAINTER_THAN_SPEECH) {
+                return Some(0);
+            }
             end += block.len();
-            let energy = block.iter().map(|&sample| i64::from(sample).pow(2) as u64);
-            let energy = energy.sum::<u64>() / block.len() as u64;
             let quiet = energy < (self.loudest / FAINTER).max(QUIET);
             self.loudest = self.loudest.max(energy);
             self.quiet = if quiet { self.quiet + 1 } else { 0 };
@@ -555,6 +559,13 @@ impl QuietGap {
         }
         None
     }
+}
+
+/// The energy of a sample, on average.
+fn energy(block: impl ExactSizeIterator<Item = i16>) -> u64 {
+    let count = block.len().max(1) as u64;
+    let energy = block.map(|sample| i64::from(sample).pow(2) as u64);
+    energy.sum::<u64>() / count
 }
 
 #[cfg(not(test))]
@@ -683,6 +694,15 @@ impl PipelineVad {
 }
 
 impl RecentSound {
+    /// The energy of a sample of the loudest block, on average.
+    fn loudest(&self) -> u64 {
+        let block = vad::RATE.frames_in(BLOCK);
+        let starts = (0..self.samples.len()).step_by(block);
+        let ends = |start: usize| (start + block).min(self.samples.len());
+        let energies = starts.map(|start| energy(self.samples.range(start..ends(start)).copied()));
+        energies.max().unwrap_or_default()
+    }
+
     /// Takes sound, of which so much is needed while there is speech.
     fn push(&mut self, samples: &[i16], speech: bool, keep: Duration) {
         self.heard += samples.len() as u64;
@@ -717,6 +737,21 @@ impl RecentSound {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_voice_activity_detection_reports_a_pause_a_word_that_has_begun_is_not_cut() {
+        let layout = Layout::mono(SampleRate::HZ_16000);
+        let tone = |level: i16| Pcm::new(layout, [level, -level].repeat(160));
+        let speech = Some(energy([8_000_i16; 160].into_iter()));
+        let end_in = |sound: &Pcm, speech| QuietGap::default().end_in(sound, speech);
+        // The noise of a pause, also where it is loud.
+        for level in [0, 100, 3_000] {
+            assert_eq!(end_in(&tone(level), speech), Some(0), "{level}");
+        }
+        // A word; and noise of which nobody says that it is a pause.
+        assert_eq!(end_in(&tone(6_000), speech), None);
+        assert_eq!(end_in(&tone(3_000), None), None);
+    }
 
     #[test]
     fn the_sound_of_a_turn_is_bounded_and_forgotten_after_it() {

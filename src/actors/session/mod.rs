@@ -89,10 +89,11 @@ use vivavoce_recordings::journal::Journal;
 use vivavoce_recordings::{self as recordings, Recordings};
 use vivavoce_replicas::{Handshake, Replicas};
 use vivavoce_seams::{Credential, ProviderTable};
-use vivavoce_socket::SocketWriter;
+use vivavoce_socket::{SessionFacts, SocketWriter};
 use vivavoce_synthesis::{SpeechConfig, SynthesisError, Synthesizer};
 use vivavoce_telemetry::conversation::Conversation;
 use vivavoce_telemetry::metrics::{self, OpenSession};
+use vivavoce_telemetry::vendors;
 use vivavoce_webhooks::Webhooks;
 
 /// Capacity of the mailbox: more messages than come in one read of the socket.
@@ -241,6 +242,8 @@ struct PendingConfig {
     /// The recording that the room's provider makes.
     egress: Option<Egress>,
     room: Option<(Entered, RoomConfig)>,
+    /// What whoever looks at the session sees of it.
+    facts: SessionFacts,
 }
 
 impl Drop for PendingConfig {
@@ -277,6 +280,8 @@ pub struct SessionActor {
     /// The tokens with which it comes, the last one first: that may not have arrived.
     resume_tokens: VecDeque<ResumeToken>,
     recording: Option<Recording>,
+    /// What is still to be said about it.
+    announcement: Option<String>,
     /// The recording that the room's provider makes.
     egress: Option<Egress>,
     membership: Option<RoomMembership>,
@@ -304,7 +309,11 @@ pub fn open(
     caller: Caller,
     writer: SocketWriter,
 ) -> SessionSocket {
-    let (input, events) = AudioInput::new();
+    let (input, events) = AudioInput::watched(writer.timeline().clone());
+    let request_id = caller.request_id.clone();
+    writer
+        .timeline()
+        .describe(|facts| facts.request_id = request_id);
     let (resuming_sockets, sockets) = tokio::sync::mpsc::channel(1);
     let resumption =
         Resumption {
@@ -362,6 +371,7 @@ pub fn open(
             resuming_sockets,
             resume_tokens: VecDeque::new(),
             recording: None,
+            announcement: None,
             egress: None,
             membership: None,
             membership_lock: room::MembershipLock::default(),
@@ -471,7 +481,7 @@ impl SessionActor {
     }
 
     /// Queues text, or refuses it.
-    fn queue_speech(&mut self, speak: playback::Speak) {
+    pub(super) fn queue_speech(&mut self, speak: playback::Speak) {
         let origin = Origin {
             message: Some("speak"),
             id: speak.id.clone(),
@@ -500,6 +510,7 @@ impl SessionActor {
                     room,
                     resume_token,
                 });
+                self.announce_recording();
             }
             Effect::Tell(message) => self.tell(&message),
             Effect::Prepare(preparation) => self.prepare(*preparation, context),
@@ -515,7 +526,16 @@ impl SessionActor {
                 self.listening
                     .commit(config, &vad, |config| state.drains(config));
                 let mut pending = std::mem::take(&mut self.pending);
-                self.record(recording, pending.journal.take(), context);
+                let announces = pending.room.is_some() || self.membership.is_some();
+                let facts = std::mem::take(&mut pending.facts);
+                self.writer.timeline().describe(|known| {
+                    let request_id = std::mem::take(&mut known.request_id);
+                    *known = SessionFacts {
+                        request_id,
+                        ..facts
+                    };
+                });
+                self.record(recording, pending.journal.take(), announces, context);
                 self.record_egress(egress, pending.egress.take(), context);
                 self.start_membership(vad, pending.room.take(), context);
                 self.show_recording();
@@ -612,6 +632,9 @@ impl SessionActor {
         if matches!(message, ServerMessage::SttResult(heard) if !heard.transcript.is_empty()) {
             self.turn_clock.borrow_mut().goes_on();
         }
+        if let (ServerMessage::SttResult(result), Some(membership)) = (message, &self.membership) {
+            membership.words.heard(None, &result.transcript);
+        }
         match message {
             ServerMessage::SttResult(result) if !result.is_final => {
                 self.writer.latest("stt_result", text);
@@ -626,6 +649,15 @@ impl SessionActor {
                 if let (Some(said), false) = (&result.turn_transcript, result.backchannel) {
                     self.turn_for_responder(said);
                 }
+                self.writer.event(text);
+            }
+            ServerMessage::ProviderEvent {
+                kind,
+                state: "switched",
+                provider,
+                ..
+            } => {
+                vendors::took_over(kind, provider);
                 self.writer.event(text);
             }
             ServerMessage::VadEvent(event) => {
@@ -701,6 +733,7 @@ impl SessionActor {
             session: context.address().recipient(),
             socket: Some(self.writer.clone()),
         });
+        let facts = facts(&wanted);
         let sessions = self.services.sessions.clone();
         let format = wanted.tts.map(|tts| tts.format);
         let prepare = async move {
@@ -710,6 +743,7 @@ impl SessionActor {
                 journal: None,
                 egress: None,
                 room: None,
+                facts,
             };
             if let Some(register) = register {
                 pending.name = match sessions.send(register).await {
@@ -951,6 +985,19 @@ impl SessionActor {
     fn synthesiser_lost(&mut self) {
         self.synthesiser = None;
         self.to_player(Player::synthesizer_lost);
+    }
+}
+
+/// What whoever looks at a session sees of its config: nothing that a credential could be in.
+fn facts(of: &SessionParams) -> SessionFacts {
+    SessionFacts {
+        request_id: String::new(),
+        stt: of.listen().map(|listen| listen.provider.clone()),
+        tts: of.tts.as_ref().map(|speech| speech.provider.clone()),
+        language: of.listen().map(|listen| listen.language.clone()),
+        silence_ms: (of.vad.enabled && of.listen().is_some()).then(|| of.vad.silence_ms.into()),
+        room: of.rtc.as_ref().map(|room| room.room_name.clone()),
+        led: of.agent.is_some(),
     }
 }
 

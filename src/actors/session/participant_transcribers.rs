@@ -27,7 +27,7 @@ use super::state::ending::Ending;
 use super::state::recogniser::{Output, RecogniserMachine};
 use super::turn::Moment;
 use crate::restarts::{RestartPolicy, Restarts, jitter};
-use crate::room::{LAYOUT, RoomAudioSink};
+use crate::room::{AnswerWords, LAYOUT, RoomAudioSink};
 use crate::start_in_span;
 use crate::stt::SttReport;
 use vivavoce_audio::Pcm;
@@ -58,6 +58,8 @@ pub(super) struct Common {
     pub(super) ignored_told: Rc<RefCell<Vec<&'static str>>>,
     /// The audio input of the session, for its recording.
     pub(super) session: AudioInput,
+    /// Passes words on to calls that want to know who has answered.
+    pub(super) words: Rc<AnswerWords>,
     /// Holds a token of each running transcriber, also of one whose participant has left.
     pub(super) running: TaskTracker,
     /// How much was transcribed of all of them together.
@@ -508,6 +510,10 @@ impl TranscriberActor {
         if let (true, Some(fields)) = (is_about_participant, value.as_object_mut()) {
             let identity = Value::from(self.identity.as_str());
             fields.insert("identity".to_owned(), identity);
+        }
+        if let ServerMessage::SttResult(result) = message {
+            let words = &self.common.words;
+            words.heard(Some(&self.identity), &result.transcript);
         }
         if let ServerMessage::SttResult(result) = message
             && result.is_final

@@ -616,6 +616,7 @@ impl Player {
 
     /// Encodes a chunk and sends it. The room for it was checked before it was taken from the queue.
     async fn leave(&self, utterance: Option<UtteranceKey>, sound: &Pcm) {
+        self.0.writer.timeline().play(sound.samples());
         if let Some(publisher) = &self.0.publisher {
             let samples = sound.samples().to_vec();
             let left = Instant::now();
@@ -788,8 +789,9 @@ impl State {
             }
         }
         if let Some(recorder) = &self.recorder {
+            let text = recorder.redacted(&event.text);
             recorder.note(|at_ms| {
-                let line = line(event, at_ms);
+                let line = line(event, &text, at_ms);
                 line.map_or_else(String::new, |line| line.to_json())
             });
         }
@@ -845,7 +847,7 @@ pub(super) fn timestamp() -> u64 {
     since.map_or(0, |since| since.as_millis() as u64)
 }
 
-fn line(event: &Event, at_ms: u64) -> Option<TranscriptLine<'_>> {
+fn line<'a>(event: &'a Event, text: &'a str, at_ms: u64) -> Option<TranscriptLine<'a>> {
     let id = event.id.as_deref();
     let played = match &event.kind {
         EventKind::Progress { .. } => return None,
@@ -856,7 +858,7 @@ fn line(event: &Event, at_ms: u64) -> Option<TranscriptLine<'_>> {
     Some(TranscriptLine::Said {
         at_ms,
         id,
-        text: &event.text,
+        text,
         played_ms: played.as_millis() as u64,
         whole: matches!(event.kind, EventKind::Complete { .. }),
     })

@@ -6,20 +6,27 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use actix::prelude::*;
 
 use super::error_codes::Refusal;
+use super::playback::Speak;
 use super::protocol::{ErrorCode, ServerMessage, SessionParams, StreamId};
 use super::{Player, SessionActor};
 use crate::recorder::{RecorderActor, StopRecording, Tap};
 use crate::start_in_span;
 use vivavoce_audio::SampleRate;
+use vivavoce_auth::TenantId;
 use vivavoce_quotas::Refused;
 use vivavoce_recordings::egress::{self, Egress};
 use vivavoce_recordings::journal::Journal;
 use vivavoce_recordings::{BeginError, Metadata, Participant};
 
+/// The `id` of the utterance that says that a recording begins.
+const ANNOUNCEMENT: &str = "recording_announcement";
+
 /// A recording in progress.
 pub(super) struct Recording {
     pub(super) tap: Tap,
     actor: Addr<RecorderActor>,
+    /// Whether the input is not recorded while keys are pressed.
+    hides_keys: bool,
 }
 
 impl Drop for Recording {
@@ -145,6 +152,7 @@ impl SessionActor {
                 participant("agent", wanted.tts.as_ref().map(|tts| &tts.provider)),
             ],
             complete: false,
+            file: None,
         }
     }
 
@@ -153,6 +161,7 @@ impl SessionActor {
         &mut self,
         wanted: Option<(SampleRate, SampleRate)>,
         journal: Option<Journal>,
+        announces: bool,
         context: &Context<Self>,
     ) {
         let Some((heard, played)) = wanted else {
@@ -164,10 +173,11 @@ impl SessionActor {
             return;
         };
         let settings = recordings.settings();
-        let tap = self
-            .listening
-            .input
-            .record(|since| Tap::new(heard, played, settings.channels, since));
+        let tenant = self.access.tenant();
+        let rules = recordings.rules(tenant.map(TenantId::as_str)).clone();
+        let tap = self.listening.input.record(|since| {
+            Tap::new(heard, played, settings.channels, since).redacting(rules.redaction)
+        });
         let report = context.address().recipient();
         let work = self.work.clone();
         let recorder = RecorderActor::new(tap.clone(), journal, settings, work, report);
@@ -175,8 +185,31 @@ impl SessionActor {
         self.recording = Some(Recording {
             tap: tap.clone(),
             actor,
+            hides_keys: rules.hides_keys,
         });
         self.tap(Some(&tap));
+        self.announcement = rules.announcement.filter(|_| announces);
+    }
+
+    /// Says that the recording has begun, where that is to be said.
+    pub(super) fn announce_recording(&mut self) {
+        if let Some(text) = self.announcement.take() {
+            self.queue_speech(Speak {
+                text,
+                flush: true,
+                allow_interruption: false,
+                replace: false,
+                id: Some(ANNOUNCEMENT.to_owned()),
+                ssml: None,
+            });
+        }
+    }
+
+    /// A key of a telephone was pressed.
+    pub(super) fn hide_key(&self) {
+        if let Some(recording) = self.recording.as_ref().filter(|one| one.hides_keys) {
+            recording.tap.hide_key();
+        }
     }
 
     /// Pauses the recording, or lets it go on, and tells from where on.

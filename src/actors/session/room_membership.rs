@@ -24,8 +24,8 @@ use super::protocol::{
 };
 use crate::registry::rooms::RoomsError;
 use crate::room::{
-    self, ChangeRoom, EnterError, Entered, LAYOUT, LeaveRoom, RoomActor, RoomAudioSink, RoomNews,
-    RoomReport, SendToRoom, ShowRecording, TrackPublisher,
+    self, AnswerWords, ChangeRoom, EnterError, Entered, LAYOUT, LeaveRoom, RoomActor,
+    RoomAudioSink, RoomNews, RoomReport, SendToRoom, ShowRecording, TrackPublisher,
 };
 use crate::start_in_span;
 use vivavoce_audio::Pcm;
@@ -35,11 +35,15 @@ use vivavoce_seams::rooms::telephone::HangupCause;
 
 /// The session's membership in its room.
 pub(super) struct RoomMembership {
+    /// Passes words on to calls that want to know who has answered.
+    pub(super) words: Rc<AnswerWords>,
     pub(super) publisher: TrackPublisher,
     pub(super) actor: Addr<RoomActor>,
     /// Transcribes each participant by itself, where the config says so.
     transcribers: Option<Rc<ParticipantTranscribers>>,
     pub(super) name: String,
+    /// The session's identity in it.
+    pub(super) identity: String,
     provider: &'static str,
 }
 
@@ -137,6 +141,7 @@ impl SessionActor {
             None => return,
         };
         let (name, provider) = (config.room_name.clone(), entered.provider());
+        let words = Rc::new(AnswerWords::new(name.clone(), self.services.calls.clone()));
         let (sink, transcribers): (Rc<dyn RoomAudioSink>, _) = match &config.listen {
             None => (Rc::new(Mixed(self.listening.input.clone())), None),
             Some(listen) => {
@@ -149,6 +154,7 @@ impl SessionActor {
                     wanted: Rc::new(RefCell::new((ListenConfig::clone(listen), vad))),
                     ignored_told: Rc::default(),
                     session: self.listening.input.clone(),
+                    words: Rc::clone(&words),
                     running: TaskTracker::new(),
                     transcribed: self.usage.of_participants(),
                 }));
@@ -159,12 +165,16 @@ impl SessionActor {
             }
         };
         let report = context.address().recipient();
-        let room = RoomActor::new(entered, config, sink, publisher.clone(), report);
+        let identity = config.identity.clone();
+        let of_room = Rc::clone(&words);
+        let room = RoomActor::new(entered, config, sink, publisher.clone(), of_room, report);
         self.membership = Some(RoomMembership {
+            words,
             publisher,
             actor: start_in_span(move |_| room),
             transcribers,
             name,
+            identity,
             provider,
         });
     }
@@ -301,11 +311,20 @@ impl SessionActor {
                 status: status.as_str(),
                 cause: status.cause().map(HangupCause::as_str),
             }),
-            RoomNews::Key { identity, digit } => self.tell(&ServerMessage::Dtmf {
-                digit,
+            RoomNews::Answered {
+                sip_call_id,
                 identity,
-                timestamp: timestamp(),
-            }),
+                finding,
+            } => self.tell(&ServerMessage::of_finding(sip_call_id, identity, finding)),
+            RoomNews::Transfer(state) => self.tell(&ServerMessage::SipTransferState(state)),
+            RoomNews::Key { identity, digit } => {
+                self.hide_key();
+                self.tell(&ServerMessage::Dtmf {
+                    digit,
+                    identity,
+                    timestamp: timestamp(),
+                });
+            }
             RoomNews::Message(message) => self.tell(&ServerMessage::Message {
                 message: text(message, room),
             }),

@@ -5,6 +5,7 @@ use actix::prelude::SendError;
 use actix::{Addr, Recipient};
 use bytes::Bytes;
 use bytestring::ByteString;
+use serde_json::json;
 
 use super::audio_input::{AudioInput, InputRefused};
 use super::listening::accepted;
@@ -103,6 +104,9 @@ pub struct Elsewhere {
     /// … until this is cancelled.
     pub closing: CancellationToken,
 }
+
+/// How much of a text is shown to whoever watches a session.
+const MAX_SHOWN_BYTES: usize = 2_000;
 
 /// The most things of which one session is warned.
 const MAX_WARNINGS: usize = 64;
@@ -600,6 +604,7 @@ impl SessionSocketHandler {
             return self.refuse(&origin, ErrorCode::Overloaded, problem);
         }
         self.mistakes.strict = strict;
+        self.show(&message);
         let mut config = 0;
         if let ClientMessage::Config(_) | ClientMessage::UpdateConfig(_) = message {
             self.configs += 1;
@@ -640,6 +645,21 @@ impl SessionSocketHandler {
                 self.refuse(&origin, ErrorCode::Overloaded, "too many messages wait");
             }
         }
+    }
+
+    /// Shows a message to whoever watches the session, without what a credential could be in.
+    fn show(&self, message: &ClientMessage) {
+        let kind = message.origin().message.unwrap_or_default();
+        let shown = match message {
+            ClientMessage::Speak(speak) => {
+                let end = speak.text.floor_char_boundary(MAX_SHOWN_BYTES);
+                let text = &speak.text[..end.min(speak.text.len())];
+                let flush = speak.flush;
+                json!({"type": kind, "id": speak.id, "text": text, "flush": flush})
+            }
+            _ => json!({"type": kind}),
+        };
+        self.writer.timeline().received(shown.to_string());
     }
 
     fn binary(&mut self, bytes: Bytes) {

@@ -18,7 +18,7 @@ pub(super) fn run() -> io::Result<()> {
         .build()?;
     runtime.block_on(async {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        println!("listens on http://{}", listener.local_addr()?);
+        tell!("listens on http://{}", listener.local_addr()?);
         loop {
             let (connection, _) = listener.accept().await?;
             tokio::spawn(serve(connection));

@@ -44,14 +44,14 @@ const GOAL_MS: f64 = 300.0;
     vivavoce bench fallback                                  every pair of the five vendors\n  \
     vivavoce bench fallback --rounds 10 --json gaps.json     more of it, and every single time\n  \
     vivavoce bench fallback --vendors deepgram,azure         two pairs only\n\n\
-    Four things happen to each pair, from the first vendor to the second: a voice is cut off while it speaks; a voice\n\
-    refuses the connection; a recogniser is cut off while it hears, and refuses when it is dialled again; a recogniser\n\
-    refuses the connection. Of each is taken: the gap, from the last sound or transcript (where nothing had come yet:\n\
-    from the request) to the first of the next vendor; what of it came after the failure could be seen on the wire; and\n\
-    of a voice that is cut off, how long a listener hears nothing who plays what comes when it comes. Sound leaves as\n\
-    soon as it is there, but the next utterance not before the last one has been heard. A failing voice pauses for up to\n\
-    70 ms between two messages, and words are spoken every 480 ms: that is in the gaps too. Where a vendor tells no\n\
-    times of words, the next utterance is the first that the fallback speaks. Recognisers are cut off after 2.6 s or\n\
+    Four things happen to each pair, from the first vendor to the second: a voice is cut off while it speaks; a voice \
+    refuses the connection; a recogniser is cut off while it hears, and refuses when it is dialled again; a recogniser \
+    refuses the connection. Of each is taken: the gap, from the last sound or transcript (where nothing had come yet: \
+    from the request) to the first of the next vendor; what of it came after the failure could be seen on the wire; and \
+    of a voice that is cut off, how long a listener hears nothing who plays what comes when it comes. Sound leaves as \
+    soon as it is there, but the next utterance not before the last one has been heard. A failing voice pauses for up to \
+    70 ms between two messages, and words are spoken every 480 ms: that is in the gaps too. Where a vendor tells no \
+    times of words, the next utterance is the first that the fallback speaks. Recognisers are cut off after 2.6 s or \
     more, because ElevenLabs says nothing of the first two seconds of a stream. Ctrl-C ends a measurement early.")]
 pub(super) struct Arguments {
     /// Rounds per pair

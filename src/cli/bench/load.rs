@@ -1,8 +1,7 @@
-//! Simulated sessions: people who speak for two seconds, request two seconds of speech, and so on. Each sends a 20 ms
-//! frame of 16 kHz linear16 on schedule, reads everything, and counts. Their starts are spread evenly over the period,
-//! so that the load is constant.
+//! Simulated sessions: people who speak for two seconds, request two seconds of speech while they send the noise that
+//! they are in, and so on. Each sends a 20 ms frame of 16 kHz linear16 on schedule, reads everything, and counts. Their
+//! starts are spread evenly over the period, so that the load is constant.
 
-use std::f64::consts::TAU;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt, TryStreamExt, stream};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval_at, timeout};
@@ -18,13 +17,12 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{self, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
 
-use crate::audio::linear16;
+use super::sound::{RATE_HZ, Sounds};
 use crate::providers::null::SLUG as NULL;
 use crate::telemetry::metrics::Delays;
 
 /// What one frame lasts.
 pub(super) const FRAME: Duration = Duration::from_millis(20);
-const RATE_HZ: u32 = 16_000;
 const FRAME_SAMPLES: usize = 320;
 /// Frames from one `speak` to the next; the person speaks in the second half.
 const CYCLE_FRAMES: u64 = 200;
@@ -112,16 +110,16 @@ pub(super) struct Ready {
     sockets: Vec<Socket>,
 }
 
-/// Connects so many sessions and configures them, recorded or not.
+/// Connects so many sessions and configures them, with these fields beside those that the load needs.
 pub(super) async fn connect(
     url: &str,
     peer: Peer,
     sessions: usize,
-    recording: bool,
+    fields: &Map<String, Value>,
 ) -> Result<Ready, SessionError> {
     let sockets = stream::iter(0..sessions)
         .map(|_| async move {
-            timeout(PATIENCE, connect_one(url, peer, recording))
+            timeout(PATIENCE, connect_one(url, peer, fields))
                 .await
                 .map_err(|_| SessionError::Silent)?
         })
@@ -131,19 +129,25 @@ pub(super) async fn connect(
     Ok(Ready { peer, sockets })
 }
 
-async fn connect_one(url: &str, peer: Peer, recording: bool) -> Result<Socket, SessionError> {
+async fn connect_one(
+    url: &str,
+    peer: Peer,
+    fields: &Map<String, Value>,
+) -> Result<Socket, SessionError> {
     let (mut socket, _) = connect_async_with_config(url, Some(socket_config()), true).await?;
     if peer == Peer::Echo {
         return Ok(socket);
     }
-    let config = json!({
+    let mut config = json!({
         "type": "config",
-        "recording": recording,
         "stt_config": {"provider": NULL, "sample_rate": RATE_HZ},
         "tts_config": {
             "provider": NULL, "model": "", "audio_format": "linear16", "sample_rate": RATE_HZ,
         },
     });
+    if let Some(config) = config.as_object_mut() {
+        config.extend(fields.clone());
+    }
     socket.send(Message::text(config.to_string())).await?;
     while let Some(message) = socket.next().await {
         match message? {
@@ -191,10 +195,9 @@ pub(super) struct Load {
 
 impl Ready {
     /// Lets them begin, all within [`SPREAD`].
-    pub(super) fn start(self) -> Load {
+    pub(super) fn start(self, sounds: &Arc<Sounds>) -> Load {
         let tally = Arc::new(Tally::default());
         let clock = Instant::now();
-        let sounds = Arc::new(Sounds::default());
         let count = self.sockets.len() as u64;
         let mut sessions = JoinSet::new();
         for (number, socket) in (0..).zip(self.sockets) {
@@ -203,7 +206,8 @@ impl Ready {
                 number,
                 socket,
                 clock,
-                sounds: Arc::clone(&sounds),
+                count,
+                sounds: Arc::clone(sounds),
                 tally: Arc::clone(&tally),
                 asked: None,
             };
@@ -217,33 +221,11 @@ impl Ready {
     }
 }
 
-/// What a person sends: silence, and something with a voice in it.
-struct Sounds {
-    silence: Bytes,
-    voice: [Bytes; 2],
-}
-
-impl Default for Sounds {
-    /// A voice of 125 Hz fits into two frames, so that they can be repeated without a seam.
-    fn default() -> Self {
-        let samples = (0..2 * FRAME_SAMPLES).map(|index| {
-            let time = index as f64 / f64::from(RATE_HZ);
-            let harmonics =
-                (1..20).map(|k| (TAU * 125.0 * f64::from(k) * time).sin() / f64::from(k));
-            (6_000.0 * harmonics.sum::<f64>()) as i16
-        });
-        let voice = linear16::encode(&samples.collect::<Vec<i16>>());
-        let frame = 2 * FRAME_SAMPLES;
-        Self {
-            silence: Bytes::from_static(&[0; 2 * FRAME_SAMPLES]),
-            voice: [voice.slice(..frame), voice.slice(frame..)],
-        }
-    }
-}
-
 struct Session {
     peer: Peer,
     number: u64,
+    /// How many sessions there are.
+    count: u64,
     socket: Socket,
     /// When the load began.
     clock: Instant,
@@ -284,10 +266,14 @@ impl Session {
             self.tally.spoken.fetch_add(1, Relaxed);
             self.socket.feed(Message::text(speak.to_string())).await?;
         }
-        let sound = match (voiced, self.peer) {
-            (false, _) => self.sounds.silence.clone(),
-            (true, Peer::Server) => self.sounds.voice[(frame % 2) as usize].clone(),
-            (true, Peer::Echo) => self.stamped(),
+        let sound = match (self.peer, voiced) {
+            (Peer::Server, _) => {
+                let position = frame * FRAME_SAMPLES as u64;
+                let (one, of) = (self.number, self.count);
+                self.sounds.next(one, of, position, FRAME_SAMPLES, voiced)
+            }
+            (Peer::Echo, true) => self.stamped(),
+            (Peer::Echo, false) => Bytes::from_static(&[0; 2 * FRAME_SAMPLES]),
         };
         self.socket.send(Message::Binary(sound)).await?;
         self.tally.frames_sent.fetch_add(1, Relaxed);

@@ -1,5 +1,5 @@
 //! `vivavoce bench`: measurements of a whole server. One file per measurement ([`sessions`], [`fallback`], [`vendors`],
-//! [`rooms`], [`agents`], [`calls`], [`realtime`]), per kind of client ([`load`], [`session`], [`participant`], [`raw`]), per server
+//! [`rooms`], [`agents`], [`calls`], [`realtime`]), per kind of client ([`load`] with its [`sound`], [`session`], [`participant`], [`raw`]), per server
 //! ([`under_test`], [`backed`], [`echo`]), and for results ([`outcome`], [`spread`]).
 
 mod agents;
@@ -16,6 +16,7 @@ mod realtime;
 mod rooms;
 mod session;
 mod sessions;
+mod sound;
 mod spread;
 mod under_test;
 mod vendors;

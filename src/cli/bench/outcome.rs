@@ -150,10 +150,10 @@ impl Outcome {
         }
     }
 
-    /// The larger of the two delays that the server adds, of 99 in 100.
+    /// The largest delay of 99 in 100: of the two that the server knows of, and of what the client waits for an answer.
     pub(super) fn added_p99(&self) -> Option<Duration> {
-        let both = [self.input_delay?, self.output_delay?];
-        let worst = both.iter().map(|delay| delay.p99_ms).fold(0.0, f64::max);
+        let all = [self.input_delay?, self.output_delay?, self.answer_delay?];
+        let worst = all.iter().map(|delay| delay.p99_ms).fold(0.0, f64::max);
         Some(Duration::from_secs_f64(worst / 1e3))
     }
 

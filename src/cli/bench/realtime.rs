@@ -34,7 +34,7 @@ const WORDS: [&str; 6] = ["This ", "is ", "what ", "the ", "model ", "says, no?"
 #[command(after_help = "Examples:\n  \
     vivavoce bench realtime                            100 conversations\n  \
     vivavoce bench sessions --sessions 100             the plain sessions beside them\n\n\
-    Each conversation sends 20 ms frames of 24 kHz, and asks in writing for an answer every 4 s, which the model writes\n\
+    Each conversation sends 20 ms frames of 24 kHz, and asks in writing for an answer every 4 s, which the model writes \
     at once and the voice says in 2 s. The delay is from the model's last token to the first sound at the client.")]
 pub(super) struct Arguments {
     /// Concurrent conversations
@@ -135,17 +135,17 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
         delays.get(at).copied().unwrap_or_default().as_secs_f64() * 1e3
     };
     let cpu = (after.cpu.saturating_sub(before.cpu)).as_secs_f64() / took.as_secs_f64();
-    println!(
+    tell!(
         "{count} conversations, {} answers in {:.1} s",
         delays.len(),
         took.as_secs_f64()
     );
-    println!(
+    tell!(
         "last token to first sound: p50 {:.1} ms, p99 {:.1} ms",
         quantile(0.5),
         quantile(0.99)
     );
-    println!(
+    tell!(
         "server: {:.1} % of a core, {:.3} % each; {:.0} MB",
         cpu * 100.0,
         cpu * 100.0 / count as f64,

@@ -4,11 +4,13 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getpid, getrlimit, setrlimit};
 use serde::Serialize;
+use serde_json::{Map, Value};
 use tokio::runtime::Runtime;
 use tokio::time::sleep;
 use tokio_tungstenite::tungstenite::http::Uri;
@@ -16,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::load::{self, Load, Peer, SPREAD};
 use super::outcome::{Outcome, State, table};
+use super::sound::Sounds;
 use super::under_test::{Cores, UnderTest, Usage};
 use super::{ConfigArgs, Failure};
 
@@ -34,11 +37,14 @@ const SETTLING: Duration = Duration::from_secs(1);
     vivavoce bench sessions --sessions 800 --json capacity.json\n  \
     vivavoce bench sessions --ramp                     find how many stay within 2 ms\n  \
     vivavoce bench sessions --record                   the same, recorded\n  \
+    vivavoce bench sessions --session '{\"vad\": {\"enabled\": false}}'   without voice activity detection\n  \
     vivavoce bench sessions --set socket.lead_ms=100   the server's settings may be changed\n  \
     vivavoce bench sessions --url ws://10.0.0.5:3001   a server that runs, with NULL_ENABLED=true\n\n\
-    Each session sends 20 ms frames of 16 kHz linear16 and has 2 s of speech spoken to it every 4 s, by providers that\n\
-    cost nothing. Sessions per core = sessions / CPU seconds of the server per second. Added delays are the server's\n\
-    own (/metrics). An echo sends half of the frames back. Ctrl-C ends a measurement early.")]
+    Each session sends 20 ms frames of 16 kHz linear16: speech of a local voice for 2 s of every 4 s, no two alike at \
+    one time, and noise 20 dB below it otherwise, during which 2 s of speech are spoken to it. The providers cost \
+    nothing; voice activity is detected, as it is by default. Sessions per core = sessions / CPU seconds of the server \
+    per second. Added delays are the server's own (/metrics), answers are what the client sees. An echo sends half of \
+    the frames back. Ctrl-C ends a measurement early.")]
 pub(super) struct Arguments {
     /// Concurrent sessions; the start of a ramp
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -52,12 +58,15 @@ pub(super) struct Arguments {
     /// Only the bare echo
     #[arg(long, conflicts_with = "ramp")]
     echo: bool,
-    /// Find the largest number of sessions at which the server adds at most 2 ms (p99)
+    /// Find the largest number of sessions at which nothing is later than 2 ms (p99), at the client too
     #[arg(long)]
     ramp: bool,
     /// Record each session
     #[arg(long, conflicts_with = "echo")]
     record: bool,
+    /// Fields of each session's `config`, such as '{"vad": {"enabled": false}}'
+    #[arg(long, value_name = "JSON", value_parser = object, conflicts_with = "echo")]
+    session: Option<Map<String, Value>>,
     /// Write all results to a file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -70,6 +79,11 @@ struct Document<'a> {
     outcomes: &'a [Outcome],
 }
 
+/// A JSON object.
+fn object(text: &str) -> Result<Map<String, Value>, String> {
+    serde_json::from_str(text).map_err(|error| format!("must be a JSON object: {error}"))
+}
+
 pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Failure> {
     let cores = Cores::divide().map_err(Failure::work)?;
     if cores.is_none() {
@@ -80,7 +94,8 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
     let bench = Bench {
         config,
         seconds: arguments.seconds,
-        recording: arguments.record,
+        session: session_config(arguments),
+        sounds: Arc::new(Sounds::spoken()?),
         runtime,
         cores,
         stop,
@@ -93,6 +108,11 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
         None => bench.side_by_side(sessions)?,
     };
     let outcomes: Vec<Outcome> = outcomes.into_iter().flatten().collect();
+    tell!(
+        "Load: speech for {0} s of every {1} s, noise 20 dB below it otherwise; 2 s of speech asked for every {1} s.\n",
+        load::CYCLE.as_secs() / 2,
+        load::CYCLE.as_secs()
+    );
     print!("{}", table(&outcomes));
     if let Some(file) = &arguments.json {
         let document = Document {
@@ -107,11 +127,22 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
     }
 }
 
+/// What the arguments say of each session.
+fn session_config(arguments: &Arguments) -> Map<String, Value> {
+    let mut fields = arguments.session.clone().unwrap_or_default();
+    if arguments.record {
+        fields.insert("recording".to_owned(), true.into());
+    }
+    fields
+}
+
 /// What all measurements of one call share.
 struct Bench<'a> {
     config: &'a ConfigArgs,
     seconds: u32,
-    recording: bool,
+    /// What else is in each session's `config`.
+    session: Map<String, Value>,
+    sounds: Arc<Sounds>,
     runtime: Runtime,
     cores: Option<Cores>,
     stop: CancellationToken,
@@ -159,7 +190,7 @@ impl Bench<'_> {
             next = match bad {
                 None => good * 2,
                 Some(bad) if (bad - good) as f64 <= 1.0_f64.max(RAMP_PRECISION * bad as f64) => {
-                    println!("{good} sessions stay within {} ms\n", GOAL.as_millis());
+                    tell!("{good} sessions stay within {} ms\n", GOAL.as_millis());
                     return Ok(outcomes);
                 }
                 Some(bad) => usize::midpoint(good, bad),
@@ -251,8 +282,8 @@ impl Bench<'_> {
         let idle = target.usage()?.map_or(0, |usage| usage.resident_bytes);
         eprintln!("connecting {sessions} sessions to the {}", target.name());
         let load = tokio::select! {
-            ready = load::connect(&target.url, target.peer, sessions, self.recording) => {
-                ready.map_err(|error| Failure::work(format!("{}: {error}", target.url)))?.start()
+            ready = load::connect(&target.url, target.peer, sessions, &self.session) => {
+                ready.map_err(|error| Failure::work(format!("{}: {error}", target.url)))?.start(&self.sounds)
             }
             () = self.stop.cancelled() => return Ok(None),
         };

@@ -26,10 +26,10 @@ use crate::providers::null::SLUG as NULL;
     vivavoce bench vendors                                  all five vendors\n  \
     vivavoce bench vendors --rounds 500 --json first.json   more of it, and every single time\n  \
     vivavoce bench vendors --vendors azure --set socket.pacing=true\n\n\
-    Raw is from before the messages of an utterance are written on an open connection to the first message with sound.\n\
-    Through the server is from before `speak` is written on an open session to the first binary message; the server's\n\
-    own connection to the vendor is open too (of Deepgram both change theirs after 16 utterances, and dial again within\n\
-    the time). Added is the difference within each round: the session, the vendor's protocol, conversion to 16 kHz\n\
+    Raw is from before the messages of an utterance are written on an open connection to the first message with sound. \
+    Through the server is from before `speak` is written on an open session to the first binary message; the server's \
+    own connection to the vendor is open too (of Deepgram both change theirs after 16 utterances, and dial again within \
+    the time). Added is the difference within each round: the session, the vendor's protocol, conversion to 16 kHz \
     linear16, cutting into frames of 20 ms, and one more socket with its two processes. Ctrl-C ends a measurement early.")]
 pub(super) struct Arguments {
     /// Rounds per vendor

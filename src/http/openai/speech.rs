@@ -95,8 +95,8 @@ pub async fn speak(
         "request_timeout": 600,
     }))?;
     state.synthesizer.check(&config).map_err(in_openais_words)?;
-    let (_, sound) = say(&state, &config, (&text, None), &access, true).await?;
-    let Sound::Coming(first, speech) = sound else {
+    let said = say(&state, &config, (&text, None), &access, true).await?;
+    let Sound::Coming(first, speech) = said.sound else {
         return Err(ApiError::new(
             Code::Internal,
             "the sound did not come in pieces",

@@ -3,6 +3,7 @@
 //! by [`socket_schema`].
 
 mod operations;
+mod webhooks;
 
 use std::sync::LazyLock;
 
@@ -17,16 +18,21 @@ use utoipa::openapi::tag::Tag;
 use utoipa::openapi::{Components, OpenApi};
 
 use super::body_chunks::BodyChunks;
-use super::{error, health, recording, rtc, sessions, sip, speak};
+use super::{error, health, inspect, recording, rtc, sessions, sip, speak};
+use vivavoce_actors::registry::calls::warm::TransferInfo;
+use vivavoce_actors::registry::hooks::{WaitingWebhook, WaitingWebhooks};
 use vivavoce_actors::session::socket_schema;
 use vivavoce_recordings::catalogue::Page;
+use vivavoce_recordings::search::FoundPage;
 use vivavoce_seams::Voice;
 
 /// Where the document contains the schemas of bodies.
 const SCHEMAS: &str = "/components/schemas";
+/// The same, as references name it.
+const SCHEMAS_REFERENCE: &str = "#/components/schemas";
 
 /// The tags.
-const TAGS: [(&str, &str); 6] = [
+const TAGS: [(&str, &str); 8] = [
     (
         "Server",
         "Whether it is there, what it counts, and what it can do.",
@@ -47,7 +53,16 @@ const TAGS: [(&str, &str); 6] = [
     ),
     (
         "Telephone",
-        "Calls, transfers and hooks. There is no telephone yet: valid requests are answered 500.",
+        "Calls, transfers and hooks. Calls need a gateway: of the settings (`SIP_OUTBOUND_ADDRESS`), or of the request.",
+    ),
+    (
+        "Webhooks",
+        "What the server posts, signed: events to `WEBHOOKS_URL`, calls to hooks.",
+    ),
+    (
+        "Inspection",
+        "What goes on in the server, for people who look: what the console shows. These answers may get more fields, and others \
+         may change with a version.",
     ),
 ];
 
@@ -87,7 +102,11 @@ pub fn document() -> Value {
     api.components = Some(components());
     // Names and numbers can always be serialised.
     let mut document = serde_json::to_value(api).unwrap_or_default();
-    document["components"]["schemas"] = schemas().into();
+    let (webhooks, bodies) = webhooks::webhooks();
+    let mut schemas = schemas();
+    schemas.extend(bodies);
+    document["components"]["schemas"] = schemas.into();
+    document["webhooks"] = webhooks.into();
     document
 }
 
@@ -138,11 +157,12 @@ fn paths() -> Paths {
     paths
 }
 
+fn settings() -> SchemaSettings {
+    SchemaSettings::draft2020_12().with(|settings| settings.definitions_path = SCHEMAS.into())
+}
+
 /// The schemas of all bodies, by type name.
 fn schemas() -> Map<String, Value> {
-    let settings = || {
-        SchemaSettings::draft2020_12().with(|settings| settings.definitions_path = SCHEMAS.into())
-    };
     let mut read = settings().for_deserialize().into_generator();
     add::<(
         speak::SpeakRequest,
@@ -151,13 +171,31 @@ fn schemas() -> Map<String, Value> {
         rtc::MuteRequest,
         sip::calls::CallRequest,
         sip::calls::TransferRequest,
+        sip::calls::CompleteRequest,
+        sip::calls::CancelRequest,
+        sip::calls::HoldRequest,
         sip::hooks::HooksRequest,
         sip::hooks::HostsRequest,
+        inspect::RetryRequest,
     )>(&mut read);
     let mut written = settings().for_serialize().into_generator();
     add::<(error::Body<'_>, health::Health, Voice)>(&mut written);
     add::<(sessions::SessionList, sessions::Ended)>(&mut written);
     add::<(Page, recording::Deleted)>(&mut written);
+    add::<(
+        inspect::Caller,
+        inspect::SessionRows,
+        inspect::SessionTimeline,
+        FoundPage,
+        WaitingWebhooks,
+        inspect::Retried,
+    )>(&mut written);
+    add::<(
+        inspect::VendorList,
+        inspect::ModelList,
+        inspect::SettingList,
+        inspect::LogTail,
+    )>(&mut written);
     add::<(
         rtc::TokenAnswer,
         rtc::RoomList,
@@ -168,8 +206,15 @@ fn schemas() -> Map<String, Value> {
     add::<(
         sip::calls::CallAnswer,
         sip::calls::TransferAnswer,
+        sip::calls::TransferList,
+        sip::calls::HoldAnswer,
         sip::hooks::HookList,
+        sip::traces::TraceList,
+        sip::traces::Trace,
+        TransferInfo,
     )>(&mut written);
+    // Types that only others refer to.
+    add::<(WaitingWebhook,)>(&mut written);
     let mut schemas = read.take_definitions(true);
     schemas.extend(written.take_definitions(true));
     schemas

@@ -21,8 +21,11 @@ use utoipa::openapi::{Ref, RefOr, Required, Response, ResponseBuilder};
 
 use crate::error::{Body, Code};
 use crate::health::Health;
-use crate::{recording, rtc, sessions, sip, speak};
+use crate::{inspect, recording, rtc, sessions, sip, speak};
+use vivavoce_actors::registry::calls::warm::TransferInfo;
+use vivavoce_actors::registry::hooks::WaitingWebhooks;
 use vivavoce_recordings::catalogue::Page;
+use vivavoce_recordings::search::FoundPage;
 use vivavoce_seams::Voice;
 use vivavoce_telemetry::metrics;
 
@@ -46,7 +49,8 @@ pub(super) struct Operation {
     examples: Vec<Example>,
 }
 
-/// A request, and how a server without rooms, telephone and any recording answers it.
+/// A request, and how a server that has nobody in a room and no recording answers it; of calls and transfers one that
+/// has a gateway, and of transfers one that has placed the call of the example.
 #[derive(Clone)]
 struct Example {
     name: &'static str,
@@ -63,6 +67,8 @@ pub(super) fn all() -> Vec<Operation> {
         rooms(),
         recordings(),
         telephone(),
+        inspection(),
+        transfers(),
     ]
     .concat()
 }
@@ -107,8 +113,14 @@ fn server() -> Vec<Operation> {
             .answers(200, media("A page.", &[HTML]))
             .example("asked", Value::Null, 200),
         get("/console", "getConsole", "Server")
-            .summary("A page to try a session with a microphone")
+            .summary("A page to watch the server, and to try a session with a microphone")
             .answers(200, media("A page.", &[HTML]))
+            .example("asked", Value::Null, 200),
+        get("/console/{file}", "getConsoleFile", "Server")
+            .summary("What that page is made of")
+            .parameter(in_path("file", string(), "Its name.", "console.css"))
+            .answers(200, media("A style or a script.", &["text/css; charset=utf-8", "text/javascript; charset=utf-8"]))
+            .refuses(404, &[Code::NotFound])
             .example("asked", Value::Null, 200),
     ]
 }
@@ -129,7 +141,7 @@ fn speech() -> Vec<Operation> {
         post("/speak", "speak", "Speech")
             .summary("Says a text")
             .says(
-                "The content type is `audio/pcm` for every format, unless `Accept` names the registered one. Without \
+                "The content type is the format's own; a request whose `Accept` names `audio/pcm` gets that. Without \
                  anything to speak in the text there are no samples. One answer holds at most 64 MiB.",
             )
             .protected()
@@ -285,6 +297,103 @@ fn whose() -> Parameter {
     query("tenant", id, says, "acme")
 }
 
+/// What the console asks for.
+fn inspection() -> Vec<Operation> {
+    let number = |name, says| query(name, integer().minimum(Some(0)), says, 0);
+    vec![
+        get("/inspect/caller", "getCaller", "Inspection")
+            .summary("Who asks, and what that may do")
+            .protected()
+            .answers(200, json_of::<inspect::Caller>("The caller."))
+            .example("asked", Value::Null, 200),
+        get("/inspect/sessions", "watchSessions", "Inspection")
+            .summary("The sessions, with what they do, and those that have ended lately")
+            .says(
+                "With `Accept: text/event-stream` as server-sent events: `sessions` has all of them, `changed` those that have \
+                 changed since and, in `gone`, the ids of those that are not listed any more, at most once a second. The stream \
+                 ends after five minutes; ask again. Of one party at most 8 watch, in all 64.",
+            )
+            .protected()
+            .answers(200, json_of::<inspect::SessionRows>("The caller's sessions."))
+            .refuses(500, &[Code::Internal])
+            .refuses(503, &[Code::Overloaded])
+            .example("asked", Value::Null, 200),
+        get("/inspect/sessions/{id}", "getTimeline", "Inspection")
+            .summary("What has happened in a session lately")
+            .says("What was sent both ways, the newest 400 entries or 48 KiB, and how loud it was in the last half minute.")
+            .protected()
+            .parameter(in_path("id", string(), "Its number in the list.", "0"))
+            .parameter(number("version", "The `version` of the answer before: only what has changed since."))
+            .parameter(number("level", "The number of the first level that is wanted."))
+            .answers(200, json_of::<inspect::SessionTimeline>("The timeline."))
+            .refuses(400, &[Code::InvalidRequest])
+            .refuses(404, &[Code::NotFound])
+            .refuses(500, &[Code::Internal])
+            .example("unknown", Value::Null, 404),
+        get("/inspect/recordings", "searchRecordings", "Inspection")
+            .summary("Recordings by time and words")
+            .says("The newest first of those that were looked through: at most 200 transcripts in one request.")
+            .protected()
+            .parameter(number("from", "They do not end before this, Unix time in milliseconds."))
+            .parameter(query("until", integer().minimum(Some(0)), "They begin before this.", 4_102_444_800_000_i64))
+            .parameter(query("words", string().max_length(Some(200)), "All of these are in the transcript, whatever their case.", "refund"))
+            .parameter(query("after", string(), "The `next` of the answer before.", "my-session"))
+            .answers(200, json_of::<FoundPage>("What was found."))
+            .refuses(400, &[Code::InvalidRequest])
+            .refuses(500, &[Code::StorageError])
+            .refuses(503, &[Code::RecordingUnavailable])
+            .example("asked", Value::Null, 200),
+        get("/inspect/webhooks", "listWebhooks", "Inspection")
+            .summary("The webhooks that wait to be delivered")
+            .protected()
+            .answers(200, json_of::<WaitingWebhooks>("What waits."))
+            .refuses(500, &[Code::Internal])
+            .example("asked", Value::Null, 200),
+        post("/inspect/webhooks/retry", "retryWebhooks", "Inspection")
+            .summary("Sends webhooks that wait again at once")
+            .protected()
+            .takes::<inspect::RetryRequest>()
+            .answers(200, json_of::<inspect::Retried>("They are on their way."))
+            .refuses(404, &[Code::NotFound])
+            .refuses(500, &[Code::Internal])
+            .example("all", json!({}), 200)
+            .example("unknown", json!({"id": "0"}), 404),
+        get("/inspect/vendors", "listVendors", "Inspection")
+            .summary("How the vendors did in the last 15 minutes")
+            .says("For callers without a tenant.")
+            .protected()
+            .answers(200, json_of::<inspect::VendorList>("The vendors."))
+            .refuses(403, &[Code::OperatorOnly])
+            .example("asked", Value::Null, 200),
+        get("/inspect/models", "listModels", "Inspection")
+            .summary("The models of local speech")
+            .protected()
+            .answers(200, json_of::<inspect::ModelList>("The models."))
+            .refuses(500, &[Code::Internal])
+            .example("asked", Value::Null, 200),
+        get("/inspect/settings", "listSettings", "Inspection")
+            .summary("The settings in force, without secrets")
+            .says("For callers without a tenant.")
+            .protected()
+            .answers(200, json_of::<inspect::SettingList>("The settings."))
+            .refuses(403, &[Code::OperatorOnly])
+            .example("asked", Value::Null, 200),
+        get("/inspect/log", "getLog", "Inspection")
+            .summary("The last lines of the log, of a session or of the server")
+            .says("What is logged at `info` and above. For callers with a tenant, of a session alone.")
+            .protected()
+            .parameter(query("session", string(), "The number of a session: its lines alone. Empty, as when absent, for those of the server.", ""))
+            .parameter(query("level", string().enum_values(Some(["error", "warn", "info"])), "At least this bad.", "warn"))
+            .parameter(number("after", "The `number` of the last line that is known."))
+            .answers(200, json_of::<inspect::LogTail>("The lines."))
+            .refuses(400, &[Code::InvalidRequest])
+            .refuses(403, &[Code::OperatorOnly])
+            .refuses(404, &[Code::NotFound])
+            .refuses(500, &[Code::Internal])
+            .example("asked", Value::Null, 200),
+    ]
+}
+
 fn recordings() -> Vec<Operation> {
     let stream_id = || {
         let any_but = ObjectBuilder::new()
@@ -311,12 +420,15 @@ fn recordings() -> Vec<Operation> {
             .protected()
             .parameter(stream_id())
             .parameter(whose())
+            .parameter(in_header("Range", "The part that is wanted, `bytes=first-last`, `bytes=first-` or `bytes=-count`; one part.", "bytes=0-1023"))
+            .parameter(in_header("If-Range", "The `ETag` of the recording that the part belongs to; of another one all is sent.", "\"9f86d081884c7d65\""))
+            .parameter(in_header("If-None-Match", "The `ETag` of the recording that the caller has.", "\"9f86d081884c7d65\""))
             .answers(200, sound_of_recording("The recording."))
-            .answers(206, sound_of_recording("The part of it that `Range` names."))
+            .answers(206, part_of_recording())
             .refuses(400, &[Code::InvalidRequest])
             .answers(304, plain("It has not changed since `If-None-Match`."))
             .answers(412, plain("It is not the one of `If-Match`."))
-            .answers(416, plain("There is nothing where `Range` points; `Content-Range` says how long it is."))
+            .answers(416, no_part_of_recording())
             .refuses(404, &[Code::RecordingNotFound])
             .refuses(409, &[Code::AmbiguousStreamId])
             .refuses(500, &[Code::StorageError])
@@ -350,6 +462,89 @@ fn recordings() -> Vec<Operation> {
     ]
 }
 
+fn transfers() -> Vec<Operation> {
+    let transfer = json!({"room_name": "lobby", "participant_identity": "grace", "transfer_to": "+12125550102"});
+    let nobody = json!({"room_name": "attic", "participant_identity": "grace", "transfer_to": "+12125550102"});
+    let mut warm = transfer.clone();
+    warm["mode"] = json!("warm");
+    let held = json!({"room_name": "lobby", "participant_identity": "grace"});
+    vec![
+        post("/sip/transfer", "transferCall", "Telephone")
+            .summary("Moves a call to another number")
+            .says("Blind: answers once the REFER is accepted, or after 5 s without refusal. Warm: the caller is put on hold and the number is called into the room; answers when that call has been sent on its way, and the two are connected or brought back by requests to `/sip/transfers/{transfer_id}`.")
+            .protected()
+            .takes::<sip::calls::TransferRequest>()
+            .answers(
+                200,
+                json_of::<sip::calls::TransferAnswer>("It is on its way."),
+            )
+            .refuses(
+                400,
+                &[Code::InvalidPhoneNumber, Code::DestinationNotAllowed],
+            )
+            .refuses(404, &[Code::RoomNotFound, Code::ParticipantNotFound])
+            .refuses(503, &[Code::Overloaded])
+            .refuses(
+                500,
+                &[
+                    Code::OutboundAddressNotConfigured,
+                    Code::RtcNotConfigured,
+                    Code::RtcError,
+                    Code::TransferFailed,
+                ],
+            )
+            .example("transfer", transfer, 200)
+            .example("nobody there", nobody, 404)
+            .example("warm transfer", warm, 404),
+        get("/sip/transfers", "listTransfers", "Telephone")
+            .summary("Warm transfers of the caller's rooms")
+            .says("Also those that ended in the last minute; oldest first.")
+            .protected()
+            .answers(200, json_of::<sip::calls::TransferList>("The transfers."))
+            .example("asked", Value::Null, 200),
+        get("/sip/transfers/{transfer_id}", "showTransfer", "Telephone")
+            .summary("A warm transfer")
+            .protected()
+            .parameter(in_path("transfer_id", string(), "Its id.", "TRF_0123456789ab"))
+            .answers(200, json_of::<TransferInfo>("The transfer."))
+            .refuses(404, &[Code::NotFound])
+            .example("asked", Value::Null, 404),
+        post("/sip/transfers/{transfer_id}/complete", "completeTransfer", "Telephone")
+            .summary("Connects the caller and the person of a warm transfer")
+            .says("Once the person has answered. The agent is removed from the room half a second later, or stays.")
+            .protected()
+            .parameter(in_path("transfer_id", string(), "Its id.", "TRF_0123456789ab"))
+            .takes::<sip::calls::CompleteRequest>()
+            .answers(200, json_of::<TransferInfo>("They are connected."))
+            .refuses(404, &[Code::NotFound])
+            .refuses(500, &[Code::RtcNotConfigured, Code::TransferFailed])
+            .example("the agent leaves", json!({}), 404)
+            .example("the agent stays", json!({"agent": "stay"}), 404),
+        post("/sip/transfers/{transfer_id}/cancel", "cancelTransfer", "Telephone")
+            .summary("Ends a warm transfer")
+            .says("The person is hung up, the caller is off hold.")
+            .protected()
+            .parameter(in_path("transfer_id", string(), "Its id.", "TRF_0123456789ab"))
+            .takes::<sip::calls::CancelRequest>()
+            .answers(200, json_of::<TransferInfo>("It is cancelled."))
+            .refuses(404, &[Code::NotFound])
+            .refuses(500, &[Code::RtcNotConfigured, Code::TransferFailed])
+            .example("cancel", json!({}), 404),
+        post("/sip/hold", "holdCall", "Telephone")
+            .summary("Puts a call on hold, or takes it off")
+            .says("It is heard by nobody, and hears music, words or nothing in place of the room.")
+            .protected()
+            .takes::<sip::calls::HoldRequest>()
+            .answers(200, json_of::<sip::calls::HoldAnswer>("It is so."))
+            .refuses(404, &[Code::RoomNotFound, Code::ParticipantNotFound])
+            .refuses(
+                500,
+                &[Code::RtcNotConfigured, Code::RtcError, Code::CallFailed],
+            )
+            .example("hold", held, 404),
+    ]
+}
+
 fn telephone() -> Vec<Operation> {
     let call = json!({
         "room_name": "lobby", "participant_name": "Grace", "participant_identity": "grace",
@@ -360,7 +555,6 @@ fn telephone() -> Vec<Operation> {
     let mut nowhere = call.clone();
     nowhere["to_phone_number"] = json!("+1");
     let hooks = json!([{"host": "calls.example.org", "url": "https://hooks.example.org/calls"}]);
-    let transfer = json!({"room_name": "lobby", "participant_identity": "grace", "transfer_to": "+12125550102"});
     let list = || json_of::<sip::hooks::HookList>("The hooks that hold now.");
     vec![
         post("/sip/call", "placeCall", "Telephone")
@@ -384,28 +578,25 @@ fn telephone() -> Vec<Operation> {
                     Code::CallFailed,
                 ],
             )
-            .example("through the server's gateway", call, 500)
-            .example("through the caller's gateway", through, 500)
+            .example("through the server's gateway", call, 200)
+            .example("through the caller's gateway", through, 200)
             .example("no telephone number", nowhere, 400),
-        post("/sip/transfer", "transferCall", "Telephone")
-            .summary("Moves a call to another number")
-            .says("Answers once the REFER is accepted, or after 5 s without refusal.")
+        get("/sip/traces", "listTraces", "Telephone")
+            .summary("Calls whose signalling was seen")
+            .says("Calls that there are, those that were refused or have failed within the last hour, those that ended in the last minute. A tenant sees its own.")
             .protected()
-            .takes::<sip::calls::TransferRequest>()
-            .answers(
-                200,
-                json_of::<sip::calls::TransferAnswer>("It is on its way."),
-            )
-            .refuses(
-                400,
-                &[Code::InvalidPhoneNumber, Code::DestinationNotAllowed],
-            )
-            .refuses(404, &[Code::RoomNotFound, Code::ParticipantNotFound])
-            .refuses(
-                500,
-                &[Code::RtcNotConfigured, Code::RtcError, Code::TransferFailed],
-            )
-            .example("transfer", transfer, 404),
+            .answers(200, json_of::<sip::traces::TraceList>("The calls, the newest last."))
+            .refuses(500, &[Code::Internal])
+            .example("asked", Value::Null, 200),
+        get("/sip/traces/{trace_id}", "getTrace", "Telephone")
+            .summary("The SIP messages of a call")
+            .says("First lines, times and addresses; no headers and no bodies. Users of URIs are masked unless `sip.trace_numbers` says otherwise.")
+            .protected()
+            .parameter(in_path("trace_id", string(), "The id of the trace.", "SCL_abcdefghijkl"))
+            .answers(200, json_of::<sip::traces::Trace>("The call and its ladder."))
+            .refuses(404, &[Code::NotFound])
+            .refuses(500, &[Code::Internal])
+            .example("asked", Value::Null, 404),
         get("/sip/hooks", "listHooks", "Telephone")
             .summary("The caller's hooks")
             .protected()
@@ -520,7 +711,13 @@ impl Operation {
     }
 
     fn refuses(mut self, status: u16, codes: &[Code]) -> Self {
-        self.errors.entry(status).or_default().extend(codes);
+        let known = self.errors.entry(status).or_default();
+        // Shared errors and an operation's own may be the same.
+        for code in codes {
+            if !known.contains(code) {
+                known.push(*code);
+            }
+        }
         self
     }
 
@@ -535,7 +732,10 @@ impl Operation {
         head.operation_id = Some(
             self.id
                 .replacen("get", "head", 1)
-                .replacen("list", "headOf", 1),
+                .replacen("list", "headOf", 1)
+                .replacen("show", "headOf", 1)
+                .replacen("search", "headOfSearched", 1)
+                .replacen("watch", "headOfWatched", 1),
         );
         for response in head.responses.responses.values_mut() {
             if let RefOr::T(response) = response {
@@ -566,6 +766,10 @@ impl Operation {
         self = self.refuses(421, &[Code::MisdirectedRequest]);
         // The authentication service is told of every body, needed or not, save of those of GET and HEAD.
         let told = self.protected && self.method != HttpMethod::Get;
+        // So is a socket; it has no `HEAD`.
+        if told || (self.protected && !self.with_head) {
+            self = self.refuses(403, &[Code::ReadOnly]);
+        }
         if told || self.body.is_some() {
             self = self
                 .refuses(400, &[Code::InvalidRequest])
@@ -740,6 +944,10 @@ fn sound() -> Response {
                 "Whether it had been made before.",
             ),
         ),
+        (
+            "x-provider",
+            header(string(), "Who speaks: the provider, or a fallback."),
+        ),
         ("Vary", header(string(), "`accept`.")),
     ];
     let headers = headers.map(|(name, header)| (name.to_owned(), header.into()));
@@ -763,6 +971,21 @@ fn sound_of_recording(says: &str) -> Response {
     response
 }
 
+fn part_of_recording() -> Response {
+    let mut response = sound_of_recording("The part of it that `Range` names.");
+    let says = "`bytes first-last/size`: which part it is, and of how much.";
+    let range = header(string(), says).into();
+    response.headers.insert("Content-Range".to_owned(), range);
+    response
+}
+
+fn no_part_of_recording() -> Response {
+    let mut response = plain("There is nothing where `Range` points.");
+    let range = header(string(), "`bytes */size`.").into();
+    response.headers.insert("Content-Range".to_owned(), range);
+    response
+}
+
 fn header(schema: impl Into<RefOr<Schema>>, says: &str) -> Header {
     HeaderBuilder::new()
         .schema(Some(schema.into()))
@@ -783,6 +1006,11 @@ fn query(
         says,
         example.into(),
     )
+}
+
+fn in_header(name: &str, says: &str, example: &str) -> Parameter {
+    let value = string().into();
+    parameter(ParameterIn::Header, name, value, says, example.into())
 }
 
 fn in_path(

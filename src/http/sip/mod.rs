@@ -1,4 +1,5 @@
-//! `/sip/…`: calls and transfers, and hooks. Each has its own file; the routes are listed in the crate's root.
+//! `/sip/…`: calls and transfers, hooks, and traces. Each has its own file; the routes are listed in the crate's root.
 
 pub mod calls;
 pub mod hooks;
+pub mod traces;

@@ -69,6 +69,7 @@ mod outbox;
 mod reader;
 mod relay;
 mod sent_log;
+mod timeline;
 mod writer;
 
 use std::sync::Arc;
@@ -93,6 +94,9 @@ pub use outbox::{
 pub use reader::{PING_INTERVAL, SocketHandler};
 pub use relay::{FromClient, Relay, Relayed, relay};
 pub use sent_log::CannotResume;
+pub use timeline::{
+    Doing, LEVEL, SessionFacts, Timeline, TimelineEntry, TimelinePart, TimelineSummary,
+};
 pub use writer::{DetachedSocket, SocketWriter};
 
 use self::connection::Connection;

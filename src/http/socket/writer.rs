@@ -18,6 +18,7 @@ use super::backlog::BacklogEntry;
 use super::connection::Connection;
 use super::outbox::{Audio, AudioRefused, Closed, ClosedBy, Message, Next, Outbox, Topic};
 use super::sent_log::{Again, CannotResume, Missing, SentLog};
+use super::timeline::Timeline;
 use vivavoce_core::party::Party;
 
 /// The state shared by writer, reader and body.
@@ -115,6 +116,8 @@ pub struct SocketWriter(Arc<Line>);
 /// The way to a client: a socket, or the next one.
 struct Line {
     state: Mutex<LineState>,
+    /// What was sent over it, whichever socket it was.
+    timeline: Timeline,
     /// There is another socket.
     attached: Notify,
 }
@@ -168,8 +171,21 @@ impl SocketWriter {
                 again: None,
                 messages_away: 0,
             }),
+            timeline: Timeline::default(),
             attached: Notify::new(),
         }))
+    }
+
+    /// What was sent, for whoever watches.
+    pub fn timeline(&self) -> &Timeline {
+        &self.0.timeline
+    }
+
+    /// An event as it goes into the timeline, too.
+    fn noted(&self, text: impl Into<ByteString>) -> ByteString {
+        let text = text.into();
+        self.0.timeline.sent(&text);
+        text
     }
 
     fn line(&self) -> MutexGuard<'_, LineState> {
@@ -265,7 +281,8 @@ impl SocketWriter {
     /// Sends an event (JSON text). If [`super::MAX_EVENTS`] are queued already, the socket closes with 1013.
     pub fn event(&self, text: impl Into<ByteString>) {
         let queue = |outbox: &mut Outbox, text| outbox.event(text, Instant::now());
-        self.line().event(None, text.into(), queue);
+        let text = self.noted(text);
+        self.line().event(None, text, queue);
     }
 
     /// Sends a message from somebody else; `false` if it was dropped because too much is queued.
@@ -279,14 +296,15 @@ impl SocketWriter {
             }
         }
         let queue = |outbox: &mut Outbox, text| outbox.message(text, Instant::now());
-        line.event(None, text.into(), queue).unwrap_or(true)
+        line.event(None, self.noted(text), queue).unwrap_or(true)
     }
 
     /// Sends an event that supersedes a queued one of the same `kind`; such events are not counted.
     pub fn latest(&self, kind: &'static str, text: impl Into<ByteString>) {
         let topic = Some(Topic::of_session(kind));
         let queue = |outbox: &mut Outbox, text| outbox.latest(kind, text);
-        self.line().event(topic, text.into(), queue);
+        let text = self.noted(text);
+        self.line().event(topic, text, queue);
     }
 
     /// The same per participant: an event does not supersede that of another participant.
@@ -294,14 +312,16 @@ impl SocketWriter {
         let topic = Some(Topic::about(kind, identity));
         let queue =
             |outbox: &mut Outbox, text| outbox.latest_about(kind, identity, text, Instant::now());
-        self.line().event(topic, text.into(), queue);
+        let text = self.noted(text);
+        self.line().event(topic, text, queue);
     }
 
     /// Sends an error. While many events are queued, only the latest of further errors is kept, so that a client which
     /// sends invalid messages faster than it reads is not disconnected for that.
     pub fn error(&self, text: impl Into<ByteString>) {
         let queue = |outbox: &mut Outbox, text| outbox.error(text, Instant::now());
-        self.line().event(None, text.into(), queue);
+        let text = self.noted(text);
+        self.line().event(None, text, queue);
     }
 
     /// Sends audio; if it is refused as full, it may be sent again after [`Self::audio_room`].

@@ -18,7 +18,9 @@ use vivavoce_auth::{Access, Principal};
 use vivavoce_config::{Secret, SipTransport};
 use vivavoce_core::phone::{Gateway, PhoneNumber};
 use vivavoce_rooms::limits;
-use vivavoce_seams::rooms::telephone::{Login, NewCall, TransferTarget, Trunk, may_send};
+use vivavoce_seams::rooms::telephone::{
+    Callee, CallerIdentity, Classify, Login, NewCall, TransferTarget, Trunk, attribute, may_send,
+};
 
 /// How long a call may ring if the request does not say (LiveKit's default).
 const RINGING: Duration = Duration::from_secs(30);
@@ -30,6 +32,8 @@ const MOST_BYTES: usize = 4_096;
 const MOST_ATTRIBUTES: usize = 64;
 /// The maximum bytes of a display name (LiveKit's).
 const MOST_DISPLAY_NAME: usize = 128;
+/// The longest time that the beep of a machine is waited for.
+const MOST_BEEP_SECONDS: u64 = 300;
 
 fn fits(field: &str, text: &str, most: usize) -> Result<(), Failure> {
     if text.len() <= most {
@@ -117,6 +121,8 @@ fn trunk(
         private: false,
         from_domain: None,
         headers: Vec::new(),
+        via: None,
+        identity: CallerIdentity::default(),
     })
 }
 
@@ -229,6 +235,24 @@ fn check_texts(said: &CreateSipParticipantRequest) -> Result<(), Failure> {
     )
 }
 
+/// Whether it is found out who answers, which LiveKit's request has no field for: attributes of the participant wish it.
+fn classify(attributes: &HashMap<String, String>) -> Result<Option<Classify>, Failure> {
+    let problem = |name, must| invalid(format!("participant_attributes.{name}: must be {must}"));
+    let beep_within = match attributes.get(attribute::WAITS_FOR_BEEP) {
+        None => None,
+        Some(text) => match text.parse() {
+            Ok(seconds @ 1..=MOST_BEEP_SECONDS) => Some(Duration::from_secs(seconds)),
+            _ => return Err(problem(attribute::WAITS_FOR_BEEP, "from 1 to 300 seconds")),
+        },
+    };
+    match attributes.get(attribute::CLASSIFIES).map(String::as_str) {
+        Some("true") => Ok(Some(Classify { beep_within })),
+        Some(_) => Err(problem(attribute::CLASSIFIES, "true")),
+        None if beep_within.is_some() => Err(problem(attribute::CLASSIFIES, "true for a beep")),
+        None => Ok(None),
+    }
+}
+
 /// The call's participant in the room.
 fn identity(said: &CreateSipParticipantRequest) -> String {
     match said.participant_identity.as_str() {
@@ -282,6 +306,7 @@ pub(super) fn call(
         .max_call_duration
         .map(|time| (time.seconds, time.nanos));
     let most = duration("max_call_duration", most, MOST_DURATION)?;
+    let classify = classify(&said.participant_attributes)?;
     let identity = identity(&said);
     let given = |text: &String| !text.is_empty();
     let call = NewCall {
@@ -294,7 +319,8 @@ pub(super) fn call(
         metadata: said.participant_metadata,
         from: caller(&said.sip_number, &line.numbers)?,
         display_name: said.display_name.filter(given),
-        to: number("sip_call_to", &said.sip_call_to)?,
+        hides_caller: false,
+        to: Callee::Number(number("sip_call_to", &said.sip_call_to)?),
         trunk: line.trunk,
         alternatives: Vec::new(),
         attributes: said.participant_attributes.into_iter().collect(),
@@ -302,6 +328,7 @@ pub(super) fn call(
         ringing_timeout: ringing.unwrap_or(RINGING),
         max_duration: most.unwrap_or(MOST_DURATION),
         dtmf: said.dtmf,
+        classify,
     };
     Ok(DialTrunk {
         call,

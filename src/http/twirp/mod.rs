@@ -1,4 +1,4 @@
-//! `POST /twirp/livekit.RoomService/…`, `…/livekit.AgentDispatchService/…` and `…/livekit.SIP/…`: LiveKit's server API for the embedded rooms, in protobuf
+//! `POST /twirp/livekit.RoomService/…`, `…/livekit.AgentDispatchService/…`, `…/livekit.SIP/…` and `…/livekit.Egress/…`: LiveKit's server API for the embedded rooms, in protobuf
 //! and JSON, for LiveKit's server SDKs. Tokens are LiveKit's, not this server's own, and tenants do not apply: whoever
 //! holds the key pair owns all rooms.
 //!
@@ -7,6 +7,7 @@
 
 mod dial;
 mod dispatch;
+mod egress;
 mod rooms;
 mod sip;
 mod support;
@@ -27,6 +28,7 @@ pub use self::support::page as livekit_api_page;
 use super::body::{self, BodyError};
 use super::limits;
 use super::state::AppState;
+use vivavoce_actors::egress::EgressService;
 use vivavoce_actors::registry::calls::CallRegistry;
 use vivavoce_rooms::shapes::Shaped;
 use vivavoce_rooms::token::{self, Claims};
@@ -37,6 +39,7 @@ use vivavoce_telephony::trunks::Trunks;
 
 const ROOM_SERVICE: &str = "livekit.RoomService";
 const SIP_SERVICE: &str = "livekit.SIP";
+const EGRESS_SERVICE: &str = "livekit.Egress";
 const DISPATCH_SERVICE: &str = "livekit.AgentDispatchService";
 /// The content type of errors and JSON responses: LiveKit's JavaScript client compares it as a whole.
 const JSON: &str = "application/json";
@@ -75,7 +78,7 @@ impl Failure {
             "unauthenticated" => StatusCode::UNAUTHORIZED,
             "permission_denied" => StatusCode::FORBIDDEN,
             "canceled" | "deadline_exceeded" => StatusCode::REQUEST_TIMEOUT,
-            "aborted" => StatusCode::CONFLICT,
+            "aborted" | "already_exists" => StatusCode::CONFLICT,
             "not_found" | "bad_route" => StatusCode::NOT_FOUND,
             "failed_precondition" => StatusCode::PRECONDITION_FAILED,
             "resource_exhausted" => StatusCode::TOO_MANY_REQUESTS,
@@ -209,6 +212,7 @@ pub async fn call(
             rooms,
             calls: &state.calls,
             trunks: state.trunks.as_ref(),
+            egress: state.egress.as_ref(),
             claims,
             wire,
             method: known,
@@ -217,6 +221,7 @@ pub async fn call(
         match service.as_str() {
             ROOM_SERVICE => call.room_service().await,
             SIP_SERVICE => call.sip_service().await,
+            EGRESS_SERVICE => Box::pin(call.egress_service()).await,
             _ => call.dispatch_service().await,
         }
     };
@@ -239,6 +244,7 @@ fn is_permitted(service: &str, method: &str, claims: &Claims) -> bool {
     match service {
         ROOM_SERVICE => rooms::may_allow(method, &claims.video),
         SIP_SERVICE => sip::may_allow(method, claims),
+        EGRESS_SERVICE => claims.video.room_record,
         _ => claims.video.room_admin,
     }
 }
@@ -247,6 +253,7 @@ struct Call<'a> {
     rooms: &'a RoomServer,
     calls: &'a Addr<CallRegistry>,
     trunks: Option<&'a Arc<Trunks>>,
+    egress: Option<&'a EgressService>,
     claims: Claims,
     wire: Wire,
     method: &'static Method,

@@ -38,8 +38,18 @@ impl Call<'_> {
         let (rooms, wire) = (self.rooms, self.wire);
         match self.method.name {
             "CreateRoom" => {
-                let said = self.read(|_, claims| claims.video.room_create)?;
-                wire.answer(&rooms.create_room(said).await?)
+                let mut said: proto::CreateRoomRequest =
+                    self.read(|_, claims| claims.video.room_create)?;
+                let recorded = match said.egress.take() {
+                    Some(egress) => Some(self.automatic_egress(egress, &said.name)?),
+                    None => None,
+                };
+                let room = rooms.create_room(said).await?;
+                if let Some((service, automatic)) = recorded {
+                    let by = self.claims.principal();
+                    Box::pin(service.record_room(&room, automatic, &by)).await?;
+                }
+                wire.answer(&room)
             }
             "ListRooms" => {
                 let said: proto::ListRoomsRequest =

@@ -38,12 +38,17 @@ impl From<CallsError> for Failure {
             }
             CallsError::Rooms(RoomsError::NotConfigured)
             | CallsError::NoTelephone(_)
+            | CallsError::NotClassified(_)
             | CallsError::ByCarrier => Self::new("unimplemented", message),
             CallsError::Rooms(_) => Self::new("internal", message),
             CallsError::NoAddress
             | CallsError::NotAllowed { .. }
+            | CallsError::HostNotAllowed { .. }
             | CallsError::OthersNumber
+            | CallsError::NoCallerId
             | CallsError::Unencrypted => Self::new("invalid_argument", message),
+            CallsError::NoTransfer => Self::new("not_found", message),
+            CallsError::Transfer(_) => Self::new("failed_precondition", message),
             CallsError::Quota(_) => Self::new("resource_exhausted", message),
             CallsError::Call(error) => error.into(),
             CallsError::Unanswered(cause) => unanswered(cause),

@@ -22,7 +22,14 @@ const fn missing(name: &'static str, why: &'static str) -> Method {
     }
 }
 
-const NO_EGRESS: &str = "a session with `recording` records a room (docs/protocol.md)";
+const EGRESS_OF_ROOM: &str = "`CreateRoom` has it, or start an egress when the room is there";
+const SOUND_ONLY: &str = "embedded rooms record sound only";
+const NO_VIDEO: &str = "there is no video in what is recorded";
+const OWN_STORE: &str = "files go into the store of the server's own settings (`recording.*`)";
+const FILES_ONLY: &str = "recordings are files";
+const OWN_WEBHOOKS: &str = "`rtc.webhook_urls` in the settings is told of all";
+const RECORDERS: &str = "the recorder's is Opus at 48 kHz, mono, 32 kbit/s, or the track's own";
+const NO_MANIFEST: &str = "`metadata.json` describes each recording";
 const ONE_SERVER: &str = "the rooms are on one server";
 const UNREADABLE: &str = "no answer tells it";
 const HINT: &str = "a hint to players of video";
@@ -64,6 +71,122 @@ const PERMISSION: &[Field] = &[
 
 const PARTICIPANT_TRACKS: &[Field] = &[Field("participant_sid", Works), Field("track_sids", Works)];
 
+const ENCODED_FILE: &[Field] = &[
+    Field("file_type", Only(&["DEFAULT_FILETYPE", "OGG"])),
+    Field("filepath", Works),
+    Field("disable_manifest", Taken(NO_MANIFEST)),
+    Field("s3", Refused(OWN_STORE)),
+    Field("gcp", Refused(OWN_STORE)),
+    Field("azure", Refused(OWN_STORE)),
+    Field("aliOSS", Refused(OWN_STORE)),
+];
+
+const DIRECT_FILE: &[Field] = &[
+    Field("filepath", Works),
+    Field("disable_manifest", Taken(NO_MANIFEST)),
+    Field("s3", Refused(OWN_STORE)),
+    Field("gcp", Refused(OWN_STORE)),
+    Field("azure", Refused(OWN_STORE)),
+    Field("aliOSS", Refused(OWN_STORE)),
+];
+
+const ENCODING: &[Field] = &[
+    Field("width", Taken(NO_VIDEO)),
+    Field("height", Taken(NO_VIDEO)),
+    Field("depth", Taken(NO_VIDEO)),
+    Field("framerate", Taken(NO_VIDEO)),
+    Field("audio_codec", Only(&["DEFAULT_AC", "OPUS"])),
+    Field("audio_bitrate", Refused(RECORDERS)),
+    Field("audio_frequency", Refused(RECORDERS)),
+    Field("video_codec", Taken(NO_VIDEO)),
+    Field("video_bitrate", Taken(NO_VIDEO)),
+    Field("key_frame_interval", Taken(NO_VIDEO)),
+    Field("audio_quality", Refused(RECORDERS)),
+    Field("video_quality", Taken(NO_VIDEO)),
+];
+
+const ROOM_COMPOSITE: &[Field] = &[
+    Field("room_name", Works),
+    Field("layout", Taken(NO_VIDEO)),
+    Field("audio_only", Works),
+    Field("audio_mixing", Only(&["DEFAULT_MIXING"])),
+    Field("video_only", Refused(SOUND_ONLY)),
+    Field("custom_base_url", Refused(SOUND_ONLY)),
+    Field("file_outputs", Parts(ENCODED_FILE)),
+    Field("stream_outputs", Refused(FILES_ONLY)),
+    Field("segment_outputs", Refused(FILES_ONLY)),
+    Field("image_outputs", Refused(SOUND_ONLY)),
+    Field("webhooks", Refused(OWN_WEBHOOKS)),
+    Field("file", Parts(ENCODED_FILE)),
+    Field("stream", Refused(FILES_ONLY)),
+    Field("segments", Refused(FILES_ONLY)),
+    Field("preset", Taken(NO_VIDEO)),
+    Field("advanced", Parts(ENCODING)),
+];
+
+const AUTO_PARTICIPANT: &[Field] = &[
+    Field("file_outputs", Parts(ENCODED_FILE)),
+    Field("segment_outputs", Refused(FILES_ONLY)),
+    Field("preset", Taken(NO_VIDEO)),
+    Field("advanced", Parts(ENCODING)),
+];
+
+const ROOM_EGRESS: &[Field] = &[
+    Field("room", Parts(ROOM_COMPOSITE)),
+    Field("participant", Parts(AUTO_PARTICIPANT)),
+    Field("tracks", Parts(DIRECT_FILE)),
+];
+
+const EGRESS: &[Method] = &[
+    missing(
+        "StartEgress",
+        "start one of a room, a participant or a track",
+    ),
+    works("StartRoomCompositeEgress", ROOM_COMPOSITE),
+    missing("StartWebEgress", "no browser renders pages here"),
+    works(
+        "StartParticipantEgress",
+        &[
+            Field("room_name", Works),
+            Field("identity", Works),
+            Field("screen_share", Refused(SOUND_ONLY)),
+            Field("file_outputs", Parts(ENCODED_FILE)),
+            Field("stream_outputs", Refused(FILES_ONLY)),
+            Field("segment_outputs", Refused(FILES_ONLY)),
+            Field("image_outputs", Refused(SOUND_ONLY)),
+            Field("webhooks", Refused(OWN_WEBHOOKS)),
+            Field("preset", Taken(NO_VIDEO)),
+            Field("advanced", Parts(ENCODING)),
+        ],
+    ),
+    missing(
+        "StartTrackCompositeEgress",
+        "`StartTrackEgress` records a track of sound",
+    ),
+    works(
+        "StartTrackEgress",
+        &[
+            Field("room_name", Works),
+            Field("track_id", Works),
+            Field("webhooks", Refused(OWN_WEBHOOKS)),
+            Field("file", Parts(DIRECT_FILE)),
+            Field("websocket_url", Refused(FILES_ONLY)),
+        ],
+    ),
+    missing("UpdateLayout", NO_VIDEO),
+    missing("UpdateStream", FILES_ONLY),
+    works(
+        "ListEgress",
+        &[
+            Field("room_name", Works),
+            Field("egress_id", Works),
+            Field("active", Works),
+            Field("page_token", Taken("all are on the first page")),
+        ],
+    ),
+    works("StopEgress", &[Field("egress_id", Works)]),
+];
+
 const ROOM_SERVICE: &[Method] = &[
     works(
         "CreateRoom",
@@ -76,7 +199,7 @@ const ROOM_SERVICE: &[Method] = &[
             Field("node_id", Taken(ONE_SERVER)),
             Field("metadata", Works),
             Field("tags", Taken(UNREADABLE)),
-            Field("egress", Refused(NO_EGRESS)),
+            Field("egress", Parts(ROOM_EGRESS)),
             Field("min_playout_delay", Taken(HINT)),
             Field("max_playout_delay", Taken(HINT)),
             Field("sync_streams", Taken(HINT)),
@@ -267,7 +390,7 @@ const ROOM_CONFIG: &[Field] = &[
     Field("departure_timeout", Works),
     Field("max_participants", Works),
     Field("metadata", Works),
-    Field("egress", Refused(NO_EGRESS)),
+    Field("egress", Refused(EGRESS_OF_ROOM)),
     Field("min_playout_delay", Taken(HINT)),
     Field("max_playout_delay", Taken(HINT)),
     Field("sync_streams", Taken(HINT)),
@@ -498,14 +621,14 @@ pub(super) const SERVICES: &[Service] = &[
         methods: SIP,
     },
     Service {
-        name: "livekit.Egress",
-        missing: Some(NO_EGRESS),
-        methods: &[],
+        name: super::EGRESS_SERVICE,
+        missing: None,
+        methods: EGRESS,
     },
     Service {
         name: "livekit.Ingress",
         missing: Some(
-            "streams of RTMP and WHIP do not come into rooms; participants and sessions do",
+            "`POST /whip` takes WHIP streams with a participant's token; RTMP does not come into rooms",
         ),
         methods: &[],
     },

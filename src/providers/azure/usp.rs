@@ -1,7 +1,7 @@
 //! Azure's framing of both directions: each message has a header block with its path and its request id. The paths are
 //! handled in [`super::stt`] and [`super::tts`].
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::de::DeserializeOwned;
@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::SLUG;
 use crate::transport::websocket::Received;
+use vivavoce_core::unix_time::Utc;
 use vivavoce_seams::{ErrorKind, ProviderError};
 
 /// Azure counts time in units of 100 ns.
@@ -169,32 +170,24 @@ fn malformed(what: &str) -> ProviderError {
     ProviderError::new(SLUG, ErrorKind::Protocol, format!("sent {what}"))
 }
 
-/// A time as ISO 8601 has it: UTC, with milliseconds. Days become dates as in Howard Hinnant's `civil_from_days`.
+/// A time as ISO 8601 has it: UTC, with milliseconds.
 fn timestamp(time: SystemTime) -> String {
-    let since = time
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or(Duration::ZERO);
-    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    // Years begin in March, so that the leap day is a year's last; 400 of them are an era of always the same length.
-    let day = days + 719_468;
-    let (era, day) = (day / 146_097, day % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 {
-        (month + 3, 0)
-    } else {
-        (month - 9, 1)
-    };
-    let year = era * 400 + year + next;
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    let ms = since.subsec_millis();
+    let Utc {
+        year,
+        month,
+        day,
+        hour,
+        minute,
+        second,
+        ms,
+    } = Utc::of(time);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// The same ids and times, always.

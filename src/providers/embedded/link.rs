@@ -51,6 +51,7 @@ pub async fn connect(server: &RoomServer, api_key: &str, join: Join) -> Result<R
         server: server.clone(),
         admission,
         audio: join.audio,
+        publishes: join.audio && join.kind != JoinKind::Recorder,
         end,
         woken,
         number,
@@ -87,6 +88,12 @@ fn admission(api_key: &str, join: &Join) -> Admission {
     claims.video.room_join = true;
     claims.video.room.clone_from(&join.room);
     claims.video.can_update_own_metadata = Some(true);
+    if matches!(join.kind, JoinKind::Recorder | JoinKind::Mixer) {
+        claims.video.hidden = true;
+        claims.video.recorder = true;
+        claims.video.can_publish = Some(join.kind == JoinKind::Mixer);
+        claims.video.can_publish_data = Some(false);
+    }
     Admission {
         route: Route::OneConnection,
         claims,
@@ -102,6 +109,7 @@ fn admission(api_key: &str, join: &Join) -> Admission {
         owner: join.owner.clone(),
         puts_nobody_out: join.kind == JoinKind::Caller,
         party: join.principal.party(None),
+        once: None,
     }
 }
 
@@ -110,6 +118,7 @@ struct Agent {
     server: RoomServer,
     admission: Admission,
     audio: bool,
+    publishes: bool,
     end: LinkEnd,
     woken: Arc<Notify>,
     number: Arc<AtomicU64>,
@@ -229,7 +238,7 @@ impl Agent {
                 self.track = None;
                 self.attributes.clear();
                 self.sound.clear();
-                if self.audio {
+                if self.publishes {
                     let muted = self.end.wishes().muted;
                     asks.push(Ask::AddTrack(view::microphone("agent", muted)));
                 }

@@ -16,13 +16,14 @@ use vivavoce_quotas::Quota;
 use vivavoce_rooms::RoomServer;
 use vivavoce_seams::rooms::link::{Join, RoomLink};
 use vivavoce_seams::rooms::telephone::{
-    CallError, CallOf, CallReport, Line, NewCall, NewTransfer, NewsSender, PlacedCall, RefusedCall,
-    RegistrationReport, Telephone,
+    CallError, CallOf, CallReport, CallTrace, GatewayReport, Hold, Line, NewCall, NewTransfer,
+    NewsSender, PhoneReport, PlacedCall, RefusedCall, RegistrationReport, Telephone, Trunk,
 };
 use vivavoce_takeover::Sockets;
 use vivavoce_telephony::agent::{Listen, Protocol, TlsSettings, Unacknowledged};
-use vivavoce_telephony::bridge::{Bridge, BridgeSettings, Owners, Prompts, Rooms};
+use vivavoce_telephony::bridge::{Bridge, BridgeSettings, Owners, Prompts, Redirects, Rooms};
 use vivavoce_telephony::media::{Codec, Encryption, MediaSettings};
+use vivavoce_telephony::phones::{self, Phone};
 use vivavoce_telephony::registrations::{self, Account};
 use vivavoce_telephony::trunks::Trunks;
 
@@ -57,6 +58,10 @@ pub struct BridgeParts {
     pub trunks: Arc<Trunks>,
     /// What callers hear before they are in a room.
     pub prompts: Arc<dyn Prompts>,
+    /// The gateways of the settings.
+    pub gateways: Vec<Trunk>,
+    /// Decides about redirections.
+    pub redirects: Redirects,
 }
 
 impl EmbeddedSip {
@@ -71,11 +76,15 @@ impl EmbeddedSip {
             sockets,
             trunks,
             prompts,
+            gateways,
+            redirects,
         } = parts;
         let settings = BridgeSettings {
             sockets,
             trunks: Some(trunks),
             prompts: Some(prompts),
+            gateways,
+            redirects: Some(redirects),
             ..settings(sip, rtc, tls, owners, quota)?
         };
         let rooms = Arc::new(Local { server, api_key });
@@ -110,6 +119,16 @@ impl EmbeddedSip {
                 let needs = "needs sip.tls_cert and sip.tls_key";
                 return Err(wrong(format!("sip.listen: {text}: {needs}")));
             }
+        }
+        codecs(sip)?;
+        if sip.tls_client_cert.is_some() != sip.tls_client_key.is_some() {
+            let needs = "sip.tls_client_cert, sip.tls_client_key: one needs the other";
+            return Err(wrong(needs.to_owned()));
+        }
+        if sip.tls_client_ca.is_some() && sip.tls_cert.is_none() {
+            return Err(wrong(
+                "sip.tls_client_ca: needs sip.tls_cert and sip.tls_key".to_owned(),
+            ));
         }
         let (first, last) = (sip.rtp_ports.first, sip.rtp_ports.last);
         if first
@@ -151,12 +170,52 @@ impl Telephone for EmbeddedSip {
         self.bridge.hang_up(call).await
     }
 
+    async fn hold(&self, call: &CallOf, hold: Hold) -> Result<(), CallError> {
+        self.bridge.hold(call, hold).await
+    }
+
+    async fn describe(
+        &self,
+        call: &CallOf,
+        attributes: Vec<(String, String)>,
+    ) -> Result<(), CallError> {
+        self.bridge.describe(call, attributes).await
+    }
+
+    async fn dismiss(&self, call: &CallOf) -> Result<(), CallError> {
+        self.bridge.dismiss(call).await
+    }
+
+    fn classifies(&self) -> bool {
+        true
+    }
+
+    fn heard(&self, call: &CallOf, text: &str) {
+        self.bridge.heard(call, text);
+    }
+
     fn calls(&self) -> Vec<CallReport> {
         self.bridge.calls()
     }
 
     fn refused(&self) -> Vec<RefusedCall> {
         self.bridge.refused()
+    }
+
+    fn gateways(&self) -> Vec<GatewayReport> {
+        self.bridge.gateways()
+    }
+
+    fn phones(&self) -> Vec<PhoneReport> {
+        self.bridge.phones()
+    }
+
+    fn traces(&self) -> Vec<CallTrace> {
+        self.bridge.traces()
+    }
+
+    fn trace(&self, id: &str) -> Option<CallTrace> {
+        self.bridge.trace(id)
     }
 
     fn registrations(&self) -> Vec<RegistrationReport> {
@@ -253,6 +312,12 @@ fn settings(
         refers_by_sip: sip.refer_scheme == ReferScheme::Sip,
         trunks: None,
         prompts: None,
+        trace_numbers: sip.trace_numbers,
+        gateways: Vec::new(),
+        gateway_checks: sip.gateway_check_seconds,
+        redirects: None,
+        // The server does not start with a setting that cannot be read.
+        phones: phones(sip).unwrap_or_default(),
         // The server does not start with a setting that cannot be read.
         registrations: registrations(sip).unwrap_or_default(),
         media: MediaSettings {
@@ -264,8 +329,7 @@ fn settings(
                 MediaEncryption::Allow => Encryption::Allow,
                 MediaEncryption::Require => Encryption::Require,
             },
-            // Wideband first; every phone has the last two.
-            codecs: vec![Codec::Opus, Codec::G722, Codec::Pcmu, Codec::Pcma],
+            codecs: codecs(sip)?,
             advertised: sip.advertised_address.into_iter().collect(),
             sources: {
                 let also = sip.media_addresses.0.iter();
@@ -281,8 +345,34 @@ fn settings(
     })
 }
 
+/// The codecs in order of preference.
+fn codecs(sip: &Sip) -> Result<Vec<Codec>, io::Error> {
+    let wrong =
+        |text: String| io::Error::new(io::ErrorKind::InvalidInput, format!("sip.codecs: {text}"));
+    let mut codecs = Vec::new();
+    for text in &sip.codecs.0 {
+        let named = Codec::parse(text);
+        let codec =
+            named.ok_or_else(|| wrong(format!("{text:?} is none of opus, G722, PCMU, PCMA")))?;
+        if codecs.contains(&codec) {
+            return Err(wrong(format!("{text} is there twice")));
+        }
+        codecs.push(codec);
+    }
+    if codecs.is_empty() {
+        return Err(wrong("at least one is needed".to_owned()));
+    }
+    Ok(codecs)
+}
+
+/// The telephones that may register. The problems quote no value.
+pub fn phones(sip: &Sip) -> Result<Vec<Phone>, Vec<String>> {
+    let json = sip.phones_json.as_ref();
+    json.map_or_else(|| Ok(Vec::new()), |json| phones::read(&json.0))
+}
+
 /// Parses `udp:host:port`; the port is optional.
-fn listen(text: &str) -> Result<Listen, io::Error> {
+pub fn listen(text: &str) -> Result<Listen, io::Error> {
     let wrong = |problem: &str| {
         let message = format!("sip.listen: {text}: {problem}");
         io::Error::new(io::ErrorKind::InvalidInput, message)

@@ -307,7 +307,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_callers_account_sends_us_nowhere_but_to_google_and_the_hosts_that_are_set() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let transport = Transport::new(&vivavoce_core::tls_roots::Authorities::default()).unwrap();
         let tokens = Tokens::new(transport, vec!["google.example".to_owned()]);
         for (uri, own, callers) in [

@@ -102,13 +102,21 @@ fn host(location: &str, name: &str) -> Option<VendorUrl> {
 
 fn own_credential(file: Option<&Path>) -> Result<Credential, String> {
     let file = file.ok_or_else(|| VENDOR.no_credential())?;
-    let unusable = |problem: String| {
+    read_credential(file).map_err(|problem| {
         let problem = format!("{SETTING}: {}: {problem}", file.display());
         tracing::error!("{problem}");
         problem
-    };
-    let text = std::fs::read_to_string(file).map_err(|error| unusable(error.to_string()))?;
-    account::of_server(&text).ok_or_else(|| unusable("is no service account".to_owned()))
+    })
+}
+
+fn read_credential(file: &Path) -> Result<Credential, String> {
+    let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
+    account::of_server(&text).ok_or_else(|| "is no service account".to_owned())
+}
+
+/// Whether a file holds a service account.
+pub fn check_credentials(file: &Path) -> Result<(), String> {
+    read_credential(file).map(drop)
 }
 
 impl GoogleEndpoint {

@@ -27,7 +27,7 @@ use vivavoce_seams::rooms::link::{Join, RoomLink};
 use vivavoce_seams::rooms::telephone::{NewsSender, Telephone};
 use vivavoce_seams::rooms::{
     ApiKey, Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent,
-    TrackOf,
+    Supervision, TrackOf,
 };
 
 use link::{Links, Options, Server};
@@ -345,6 +345,13 @@ impl RoomProvider for LiveKit {
     }
 
     fn token(&self, pass: &RoomPass<'_>) -> Result<String, RoomError> {
+        if matches!(pass.supervises, Some(Supervision::Whisper(_))) {
+            return Err(RoomError {
+                provider: SLUG,
+                kind: RoomErrorKind::Refused,
+                message: "supervise: whispering needs embedded rooms".to_owned(),
+            });
+        }
         self.key.token(SLUG, pass)
     }
 

@@ -153,7 +153,7 @@ fn http_client(endpoint: Option<&HttpUrl>, authorities: &Authorities) -> SharedH
     // An inner detail of the library can fail in this only where it is built without TLS.
     let context = TlsContext::builder().with_trust_store(trusted).build();
     Builder::new()
-        .tls_provider(Provider::Rustls(CryptoMode::Ring))
+        .tls_provider(Provider::Rustls(CryptoMode::AwsLc))
         .tls_context(context.unwrap_or_default())
         .build_https()
 }

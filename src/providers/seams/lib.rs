@@ -32,11 +32,11 @@ pub use output_format::OutputFormat;
 use parameters::Parameter;
 pub use rooms::{
     ApiKey, Creation, EventError, RoomError, RoomErrorKind, RoomPass, RoomProvider, SignedEvent,
-    TrackOf,
+    Supervision, TrackOf,
 };
 pub use store::{ByteStream, Listing, ObjectInfo, RecordingStore, StoreError, StoredFile};
 pub use stt_result::SttResult;
-pub use table::ProviderTable;
+pub use table::{ProviderTable, canonical_slug};
 pub use turn_model::{NoAnswer, TURN_RATE, TURN_SOUND, TurnModel};
 
 pub use vivavoce_core::provider_error::{ErrorKind, ProviderError};

@@ -8,6 +8,14 @@ use super::veil::{Veil, Veiled};
 use super::{Credential, SpeechToText, TextToSpeech, TurnModel};
 use vivavoce_config::Secret;
 
+/// The slug of a provider that clients may also know by another name.
+pub fn canonical_slug(name: &str) -> &str {
+    match name {
+        "microsoft-azure" => "azure",
+        slug => slug,
+    }
+}
+
 /// Every provider that there is, by slug. All of them may be replaced while sessions run: whoever has looked one up keeps it.
 #[derive(Default)]
 pub struct ProviderTable(ArcSwap<Entries>);
@@ -98,6 +106,7 @@ impl ProviderTable {
     /// The synthesiser of this slug.
     pub fn text_to_speech(&self, slug: &str) -> Option<Arc<dyn TextToSpeech>> {
         let entries = self.0.load();
+        let slug = canonical_slug(slug);
         let mut providers = entries.text_to_speech.iter();
         providers.find(|provider| provider.slug() == slug).cloned()
     }
@@ -105,6 +114,7 @@ impl ProviderTable {
     /// The recogniser of this slug.
     pub fn speech_to_text(&self, slug: &str) -> Option<Arc<dyn SpeechToText>> {
         let entries = self.0.load();
+        let slug = canonical_slug(slug);
         let mut providers = entries.speech_to_text.iter();
         providers.find(|provider| provider.slug() == slug).cloned()
     }

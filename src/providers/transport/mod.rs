@@ -62,7 +62,7 @@ impl Transport {
     /// A transport that trusts the system's certificate authorities and these.
     pub fn new(authorities: &Authorities) -> Result<Self, TransportError> {
         let roots = authorities.certificates().to_vec();
-        let crypto = Arc::new(rustls::crypto::ring::default_provider());
+        let crypto = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let verifier: Arc<dyn ServerCertVerifier> =
             Arc::new(Verifier::new_with_extra_roots(roots, Arc::clone(&crypto))?);
         let tls = rustls::ClientConfig::builder_with_provider(crypto)

@@ -39,7 +39,7 @@ impl Sfu {
         };
         for participant in self.participants.values() {
             held.publications += participant.publications.len();
-            held.choices += participant.choices.len() + participant.disabled.len();
+            held.choices += participant.choices.len() + participant.wishes.len();
             held.kept_bytes += participant.outbox.kept_bytes();
             // Participants in this process have neither slots nor queues here.
             let Some(down) = participant.link.down() else {

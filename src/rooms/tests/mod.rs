@@ -31,6 +31,7 @@ mod moving;
 mod offers;
 mod operations;
 mod owners;
+mod recorders;
 mod server;
 mod sessions;
 mod stage;

@@ -317,6 +317,42 @@ fn what_the_token_forbids_is_not_published() {
 }
 
 #[test]
+fn a_codec_that_is_not_supported_is_refused_by_its_name_and_one_of_two_is_enough() {
+    use proto::request_response::Reason;
+    let mut bench = Bench::new(|_| ());
+    let alice = bench.join("alice");
+    let mut announce = |codecs: &[&str]| {
+        let codecs = codecs.iter().map(|codec| proto::SimulcastCodec {
+            codec: (*codec).to_owned(),
+            ..Default::default()
+        });
+        let camera = proto::AddTrackRequest {
+            cid: "camera".into(),
+            source: proto::TrackSource::Camera as i32,
+            r#type: proto::TrackType::Video as i32,
+            simulcast_codecs: codecs.collect(),
+            ..Default::default()
+        };
+        bench.ask(alice, Request::AddTrack(camera));
+        bench.told(alice).last().cloned()
+    };
+    match announce(&["h265", "vp8"]) {
+        Some(Message::RequestResponse(refused)) => {
+            assert_eq!(refused.reason(), Reason::UnsupportedType);
+            assert!(refused.message.contains("h265"), "{}", refused.message);
+        }
+        other => panic!("{other:?}"),
+    }
+    match announce(&["vp9", "theora"]) {
+        Some(Message::TrackPublished(published)) => {
+            let track = published.track.unwrap();
+            assert_eq!((&*track.mime_type, track.codecs.len()), ("video/vp9", 1));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn own_metadata_needs_the_right_and_is_answered_by_its_number() {
     let mut bench = Bench::new(|_| ());
     let plain = bench.join("plain");

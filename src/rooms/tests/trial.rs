@@ -14,7 +14,7 @@ use super::Bench;
 
 /// Neither sends nor receives.
 #[derive(Debug)]
-struct Silent;
+pub struct Silent;
 
 impl LocalMedia for Silent {
     fn awake(&self) {}

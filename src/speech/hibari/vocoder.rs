@@ -6,8 +6,7 @@ use std::f32::consts::PI;
 use std::ops::Range;
 use std::sync::Arc;
 
-use realfft::num_complex::Complex;
-use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
+use vivavoce_fft::{Complex32, ComplexToReal, RealToComplex, forward, inverse};
 
 use super::acoustic::Spectrum;
 
@@ -40,11 +39,10 @@ impl std::fmt::Debug for Transforms {
 
 impl Default for Transforms {
     fn default() -> Self {
-        let mut planner = RealFftPlanner::new();
         let hann = |at| 0.5 - 0.5 * (2.0 * PI * at as f32 / WINDOW as f32).cos();
         Self {
-            forth: planner.plan_fft_forward(WINDOW),
-            back: planner.plan_fft_inverse(WINDOW),
+            forth: forward(WINDOW),
+            back: inverse(WINDOW),
             window: (0..WINDOW).map(hann).collect(),
         }
     }
@@ -69,9 +67,9 @@ pub struct Vocoder<'t> {
 
 struct Buffers {
     samples: Vec<f32>,
-    source: Vec<Complex<f32>>,
-    bins: Vec<Complex<f32>>,
-    scratch: Vec<Complex<f32>>,
+    source: Vec<Complex32>,
+    bins: Vec<Complex32>,
+    scratch: Vec<Complex32>,
 }
 
 impl std::fmt::Debug for Vocoder<'_> {
@@ -101,7 +99,7 @@ impl<'t> Vocoder<'t> {
                 samples: vec![0.0; WINDOW],
                 source: transforms.forth.make_output_vec(),
                 bins: transforms.back.make_input_vec(),
-                scratch: vec![Complex::default(); scratch],
+                scratch: vec![Complex32::default(); scratch],
             },
         }
     }
@@ -137,9 +135,9 @@ impl<'t> Vocoder<'t> {
             let [harmonic, turn, noise, rest, phase] =
                 [0, 1, 2, 3, 4].map(|part| spectrum.at(part, bin, nth));
             let magnitude = |log: f32| log.min(LOUDEST).exp();
-            let ringing = Complex::from_polar(magnitude(harmonic), PI * turn.tanh());
+            let ringing = Complex32::from_polar(magnitude(harmonic), PI * turn.tanh());
             let hissing = self.noise.complex() * magnitude(noise);
-            let own = Complex::from_polar(magnitude(rest), phase);
+            let own = Complex32::from_polar(magnitude(rest), phase);
             *out = source * ringing + hissing + own;
         }
         if let Some(first) = buffers.bins.first_mut() {
@@ -243,8 +241,8 @@ impl Noise {
     }
 
     /// Both parts normal, of variance 1 (Box and Muller).
-    fn complex(&mut self) -> Complex<f32> {
+    fn complex(&mut self) -> Complex32 {
         let radius = (-2.0 * self.uniform().ln()).sqrt();
-        Complex::from_polar(radius, 2.0 * PI * self.uniform())
+        Complex32::from_polar(radius, 2.0 * PI * self.uniform())
     }
 }

@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::{Durations, METRICS, durations};
-use vivavoce_core::call::{Direction, HangupCause, MediaReport};
+use vivavoce_core::call::{Classification, Direction, HangupCause, MediaReport};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Way {
@@ -71,6 +71,17 @@ pub fn sip_refused(cause: SipRefusal) {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusedCall {
+    status: u16,
+}
+
+/// An inbound call was refused with this SIP status.
+pub fn sip_call_refused(status: u16) {
+    let refused = &METRICS.calls.refused_with;
+    refused.get_or_create(&RefusedCall { status }).inc();
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Attempt {
     outcome: &'static str,
 }
@@ -88,6 +99,25 @@ pub fn sip_registrations(registered: usize, all: usize) {
     set(&METRICS.calls.registration_accounts, all);
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Gateways {
+    state: &'static str,
+}
+
+/// So many gateways of the settings answer, and so many do not.
+pub fn sip_gateways(up: usize, down: usize) {
+    for (state, count) in [("up", up), ("down", down)] {
+        let gauge = METRICS.calls.gateways.get_or_create(&Gateways { state });
+        gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+}
+
+/// So many telephones are registered here.
+pub fn sip_phones(count: usize) {
+    let gauge = &METRICS.calls.phones;
+    gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+}
+
 impl Way {
     const fn of(direction: Direction) -> Self {
         Self {
@@ -96,18 +126,37 @@ impl Way {
     }
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Classified {
+    result: &'static str,
+    reason: &'static str,
+}
+
+/// It was found out who has answered an outbound call.
+pub fn call_classified(found: &Classification) {
+    let answered = Classified {
+        result: found.result.as_str(),
+        reason: found.reason.as_str(),
+    };
+    METRICS.calls.classified.get_or_create(&answered).inc();
+}
+
 /// All metrics of calls.
 pub(super) struct Calls {
     live: Family<Way, Gauge>,
     begun: Family<Way, Counter>,
     ended: Family<Ending, Counter>,
     setup: Family<Way, Durations>,
+    classified: Family<Classified, Counter>,
     received: Counter,
     lost: Counter,
     sent: Counter,
     first_packet: Durations,
     refused: Family<Refused, Counter>,
+    refused_with: Family<RefusedCall, Counter>,
     registrations: Gauge,
+    gateways: Family<Gateways, Gauge>,
+    phones: Gauge,
     registration_accounts: Gauge,
     registration_attempts: Family<Attempt, Counter>,
 }
@@ -119,12 +168,16 @@ impl Calls {
             begun: Family::default(),
             ended: Family::default(),
             setup: Family::new_with_constructor(durations),
+            classified: Family::default(),
             received: Counter::default(),
             lost: Counter::default(),
             sent: Counter::default(),
             first_packet: durations(),
             refused: Family::default(),
+            refused_with: Family::default(),
             registrations: Gauge::default(),
+            gateways: Family::default(),
+            phones: Gauge::default(),
             registration_accounts: Gauge::default(),
             registration_attempts: Family::default(),
         }
@@ -138,9 +191,24 @@ impl Calls {
             self.refused.clone(),
         );
         registry.register(
+            "sip_refused_calls",
+            "Inbound calls that were refused before they were calls, by SIP status",
+            self.refused_with.clone(),
+        );
+        registry.register(
             "sip_registrations",
             "Accounts that are registered at SIP registrars",
             self.registrations.clone(),
+        );
+        registry.register(
+            "sip_gateways",
+            "Gateways of the settings, by how they answer OPTIONS",
+            self.gateways.clone(),
+        );
+        registry.register(
+            "sip_phones",
+            "Telephones that are registered here",
+            self.phones.clone(),
         );
         registry.register(
             "sip_registration_accounts",
@@ -161,6 +229,11 @@ impl Calls {
             "calls_ended",
             "Telephone calls that are over, and why",
             self.ended.clone(),
+        );
+        registry.register(
+            "call_classifications",
+            "Who has answered outbound calls, as far as it was found out, and what has told it, corrections included",
+            self.classified.clone(),
         );
         registry.register_with_unit(
             "call_setup",

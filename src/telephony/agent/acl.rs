@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use rsipstack::sip::prelude::HeadersExt;
 use rsipstack::sip::{Header, Method, Request, StatusCode};
 
+use super::super::phones::Phones;
 use super::super::refusals::Refusals;
 use super::super::registrations::Registrars;
 use super::dialog::ALLOW;
@@ -27,6 +28,8 @@ pub(super) const RETRY_AFTER_S: u32 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Take,
+    /// A telephone wants to register.
+    Register,
     /// Respond statelessly with this status code.
     Answer(u16),
     /// Nothing is to be answered.
@@ -40,14 +43,23 @@ pub(super) struct Acl {
     pub refused: Refusals,
     /// Where this server has said that calls may come from.
     pub registrars: Registrars,
+    /// Telephones that may register.
+    pub phones: Phones,
     refusals: Mutex<LogInterval>,
     /// For networks that may call, and for all others.
     answers: Mutex<[TokenBucket; 2]>,
 }
 
 impl Acl {
+    #[cfg(test)]
     pub fn new(allowed: Vec<IpNet>) -> Self {
+        Self::with(allowed, Phones::default())
+    }
+
+    /// Calls come from these networks, where these telephones may register.
+    pub fn with(allowed: Vec<IpNet>, phones: Phones) -> Self {
         Self {
+            phones,
             allowed,
             refused: Refusals::default(),
             registrars: Registrars::default(),
@@ -80,6 +92,7 @@ impl Acl {
             Method::Invite => Verdict::Take,
             // Needs no state (RFC 3261 section 8.2.7).
             Method::Options => Verdict::Answer(200),
+            Method::Register if !self.phones.is_empty() => Verdict::Register,
             _ => Verdict::Answer(405),
         }
     }

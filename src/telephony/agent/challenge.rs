@@ -43,6 +43,8 @@ impl fmt::Debug for Challenger {
 /// An INVITE that is to be authenticated.
 #[derive(Debug, Clone, Copy)]
 pub struct Asking<'a> {
+    /// Its method: INVITE, or REGISTER.
+    pub method: &'static str,
     /// Its Call-ID.
     pub call_id: &'a str,
     /// Where it comes from.
@@ -118,7 +120,7 @@ impl Challenger {
         if !self.may_guess(asking.source, now) {
             return Answer::Guessing;
         }
-        if !given.is_by(credentials) {
+        if !given.is_by(asking.method, credentials) {
             self.note_wrong(asking.source, now);
             return Answer::Wrong;
         }
@@ -138,15 +140,16 @@ impl Challenger {
     }
 
     fn age(&self, now: Instant) -> Duration {
-        Duration::from_secs(now.saturating_duration_since(self.began).as_secs())
+        now.saturating_duration_since(self.began)
     }
 
     fn nonce(&self, age: Duration, realm: &str, asking: &Asking<'_>) -> String {
-        let seconds = age.as_secs();
+        // Fine enough that two challenges of one call differ: a nonce is good once.
+        let moment = age.as_millis();
         let source = asking.source.to_canonical();
-        let text = format!("{seconds}\n{realm}\n{}\n{source}", asking.call_id);
+        let text = format!("{moment}\n{realm}\n{}\n{source}", asking.call_id);
         let mac = hmac::sign(&self.key, text.as_bytes());
-        let mut nonce = format!("{seconds:x}.");
+        let mut nonce = format!("{moment:x}.");
         for byte in mac.as_ref().iter().take(16) {
             // Writing to a String cannot fail.
             let _ = write!(nonce, "{byte:02x}");
@@ -156,8 +159,8 @@ impl Challenger {
 
     /// When a nonce was made, if it was made for this INVITE.
     fn made(&self, nonce: &str, realm: &str, asking: &Asking<'_>) -> Option<Duration> {
-        let (seconds, _) = nonce.split_once('.')?;
-        let age = Duration::from_secs(u64::from_str_radix(seconds, 16).ok()?);
+        let (moment, _) = nonce.split_once('.')?;
+        let age = Duration::from_millis(u64::from_str_radix(moment, 16).ok()?);
         let expected = self.nonce(age, realm, asking);
         let same = verify_slices_are_equal(expected.as_bytes(), nonce.as_bytes());
         same.ok().map(|()| age)
@@ -219,11 +222,11 @@ impl Given {
         })
     }
 
-    fn is_by(&self, credentials: &Credentials) -> bool {
+    fn is_by(&self, method: &str, credentials: &Credentials) -> bool {
         let Credentials { username, password } = credentials;
         let hash = |text: String| Hash::Md5.hex(&text);
         let secret = hash(format!("{username}:{}:{password}", self.realm));
-        let request = hash(format!("INVITE:{}", self.uri));
+        let request = hash(format!("{method}:{}", self.uri));
         let nonce = &self.nonce;
         let expected = match &self.counted {
             None => hash(format!("{secret}:{nonce}:{request}")),
@@ -258,6 +261,7 @@ mod tests {
     /// The answer of a client to a challenge of this call.
     fn answer(challenger: &Challenger, call_id: &str, password: &str, now: Instant) -> Vec<String> {
         let asking = Asking {
+            method: "INVITE",
             call_id,
             source: HERE,
             answers: &[],
@@ -271,6 +275,7 @@ mod tests {
 
     fn checked(challenger: &Challenger, call_id: &str, answers: &[String], now: Instant) -> Answer {
         let asking = Asking {
+            method: "INVITE",
             call_id,
             source: HERE,
             answers,
@@ -318,6 +323,7 @@ mod tests {
         let now = Instant::now();
         let challenger = Challenger::new(now);
         let asking = Asking {
+            method: "INVITE",
             call_id: "1",
             source: HERE,
             answers: &[],

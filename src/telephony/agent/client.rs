@@ -12,14 +12,16 @@ use rsipstack::transaction::transaction::{Transaction, TransactionEvent, Transac
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-use super::dialog::{Body, Dialog, ack, cancel, sdp};
+use super::dialog::{Body, Dialog, ack, cancel, sdp, split_list};
 use super::digest::{Asker, Authenticator};
 use super::flow::{Flow, Protocol, canonical};
 use super::header::Address;
-use super::leg::{Failure, LegEvent};
+use super::leg::{Failure, LegEvent, Reliable};
 use super::transports::Transports;
 use vivavoce_core::egress_policy::is_public;
 
+/// The most places that a redirection may name.
+const MOST_CONTACTS: usize = 5;
 /// Responses that wait to be read.
 const WAITING: usize = 32;
 /// How long the final response to a cancelled INVITE is waited for (RFC 3261 section 9.1).
@@ -38,6 +40,8 @@ pub(super) struct Caller {
     /// Whether the other side has proved to receive what it is sent. Until then nothing is sent to the addresses in its
     /// headers: an INVITE is easily forged, and could make us connect to anyone.
     pub proven: AtomicBool,
+    /// The provisional response of ours that must be acknowledged.
+    pub reliable: Reliable,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -112,11 +116,11 @@ impl Caller {
     /// Acknowledges a 2xx response, each time it arrives.
     async fn acknowledge(&self, dialog: &Dialog, invite: &Request) {
         let flow = self.towards(&dialog.next_hop()).await;
-        let ack = ack(dialog, invite, &flow);
-        let sent = flow
-            .connection
-            .send(ack.into(), Some(&flow.destination()))
-            .await;
+        let ack = ack(dialog, invite, &flow).into();
+        let remote = canonical(flow.remote).to_string();
+        let ladders = &self.transports.ladders;
+        ladders.note(&ack, true, flow.protocol, Some(remote));
+        let sent = flow.connection.send(ack, Some(&flow.destination())).await;
         if let Err(error) = sent {
             tracing::debug!(%error, "cannot send ACK");
         }
@@ -195,6 +199,15 @@ impl Caller {
                         continue;
                     }
                     let sdp = sdp(&response, &response.body);
+                    if let Some(number) = reliable(&response) {
+                        if !state.is_next(&response, number) {
+                            continue;
+                        }
+                        if sdp.is_some() {
+                            lock(&self.dialog).offering = false;
+                        }
+                        self.acknowledge_progress(&attempt.invite, &response, number);
+                    }
                     inviting.tell(LegEvent::Progress { code, sdp }).await;
                 }
                 200..=299 => {
@@ -213,6 +226,18 @@ impl Caller {
                 }
             }
         }
+    }
+
+    /// Acknowledges a reliable provisional response.
+    fn acknowledge_progress(self: &Arc<Self>, invite: &Request, response: &Response, number: u32) {
+        let Ok(cseq) = invite.cseq_header() else {
+            return;
+        };
+        let rack = format!("{number} {}", cseq.value());
+        let flow = lock(&self.flow).clone();
+        let more = vec![Header::Other("RAck".to_owned(), rack)];
+        let prack = lock(&self.dialog).prack(response, &flow, more);
+        tokio::spawn(async move { exchange(&flow, prack).await });
     }
 
     /// Accepts the first 2xx response; a call answered by another fork is hung up (RFC 3261 section 13.2.2.4).
@@ -293,6 +318,46 @@ impl Inviting {
 struct State {
     provisional: bool,
     cancelled: bool,
+    /// The newest reliable response of each fork, by its tag.
+    reliable: Vec<(String, u32)>,
+}
+
+impl State {
+    /// Whether a reliable response is neither a repetition nor out of order (RFC 3262 section 4), and one of not too many forks.
+    fn is_next(&mut self, response: &Response, number: u32) -> bool {
+        let to = response.to_header().ok();
+        let tag = to.and_then(|to| Address::parse(to.value()).tag());
+        let Some(tag) = tag else {
+            return false;
+        };
+        if let Some((_, newest)) = self.reliable.iter_mut().find(|(known, _)| known == tag) {
+            let is_next = number == newest.wrapping_add(1);
+            if is_next {
+                *newest = number;
+            }
+            return is_next;
+        }
+        let is_one_of_few = self.reliable.len() < WAITING;
+        if is_one_of_few {
+            self.reliable.push((tag.to_owned(), number));
+        }
+        is_one_of_few
+    }
+}
+
+/// The number of a provisional response that is to be acknowledged.
+fn reliable(response: &Response) -> Option<u32> {
+    let value = |name: &str| {
+        let mut headers = response.headers.iter();
+        let found = headers.find(|header| header.name().eq_ignore_ascii_case(name));
+        found.map(Header::value)
+    };
+    let is_reliable = |option: &str| option.trim().eq_ignore_ascii_case("100rel");
+    value("require")?
+        .split(',')
+        .any(is_reliable)
+        .then_some(())?;
+    value("rseq")?.trim().parse().ok()
 }
 
 enum Next {
@@ -391,10 +456,35 @@ fn failure(code: u16, response: &Response, provisional: bool) -> Failure {
     if !tagged && !provisional && matches!(code, 408 | 503) {
         return Failure::Unreachable;
     }
+    if code / 100 == 3 {
+        return Failure::Redirected {
+            code,
+            contacts: contacts(response),
+        };
+    }
     Failure::Refused {
         code,
         reason: response.status_code.text().to_owned(),
     }
+}
+
+/// The URIs that a redirection names, the most wanted first (RFC 3261 section 8.1.3.4).
+fn contacts(response: &Response) -> Vec<String> {
+    let values = response.headers.iter().filter_map(|header| match header {
+        Header::Contact(contact) => Some(contact.value()),
+        _ => None,
+    });
+    let mut contacts: Vec<(f32, String)> = values
+        .flat_map(split_list)
+        .take(MOST_CONTACTS)
+        .map(|contact| {
+            let address = Address::parse(&contact);
+            let wanted = address.parameter("q").and_then(|q| q.parse().ok());
+            (wanted.unwrap_or(1.0), address.uri.to_owned())
+        })
+        .collect();
+    contacts.sort_by(|one, other| other.0.total_cmp(&one.0));
+    contacts.into_iter().map(|(_, uri)| uri).collect()
 }
 
 /// The headers of a message as pairs of name and value.

@@ -12,7 +12,7 @@ use super::header::{Address, decode, encode_user};
 /// Value of `User-Agent` and `Server`.
 pub(super) const PRODUCT: &str = concat!("vivavoce/", env!("CARGO_PKG_VERSION"));
 /// Value of `Allow`: what is carried out.
-pub const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, UPDATE, INFO, NOTIFY";
+pub const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, PRACK, UPDATE, INFO, NOTIFY";
 const SDP: &str = "application/sdp";
 const MAX_FORWARDS: u8 = 70;
 /// CSeqs of earlier REFERs that are remembered.
@@ -63,6 +63,20 @@ impl Dialog {
             user: encode_user(user),
             call_id,
         }
+    }
+
+    /// Requests go by this route until the other side names its own.
+    pub fn route_by(&mut self, route: String) {
+        self.routes = vec![route];
+    }
+
+    /// The acknowledgement of a reliable provisional response (RFC 3262 section 7.2), in the early dialog that the response makes.
+    pub fn prack(&mut self, response: &Response, flow: &Flow, more: Vec<Header>) -> Request {
+        let mut early = self.clone();
+        early.answered(response);
+        let request = early.request(Method::PRack, flow, more, None);
+        self.cseq = early.cseq;
+        request
     }
 
     /// For an inbound call. `None` if the INVITE lacks what a dialog needs.
@@ -205,6 +219,7 @@ impl Dialog {
         headers.push(Header::UserAgent(PRODUCT.into()));
         if matches!(method, Method::Invite) {
             headers.push(Header::Allow(ALLOW.into()));
+            headers.push(Header::Supported("100rel".into()));
         }
         headers.extend(more);
         let body = body.map(|body| {
@@ -335,7 +350,7 @@ fn record_route<'a>(values: impl Iterator<Item = &'a str>) -> Vec<String> {
 }
 
 /// Splits a list of addresses at commas outside brackets and quotes.
-fn split_list(value: &str) -> Vec<String> {
+pub(super) fn split_list(value: &str) -> Vec<String> {
     let mut members = Vec::new();
     let (mut quoted, mut bracketed, mut from) = (false, false, 0);
     for (at, c) in value.char_indices() {

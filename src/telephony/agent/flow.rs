@@ -183,7 +183,7 @@ pub(super) fn mapped(address: SocketAddr) -> SocketAddr {
 }
 
 /// The local address that packets to `remote` leave from; nothing is sent.
-pub(super) fn source_towards(remote: SocketAddr) -> io::Result<IpAddr> {
+pub(crate) fn source_towards(remote: SocketAddr) -> io::Result<IpAddr> {
     let remote = canonical(remote);
     let any: IpAddr = match remote {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

@@ -22,6 +22,7 @@ pub struct Offered {
     pub sdp: Option<String>,
     /// Whether we are to make the offer.
     pub offerless: bool,
+    why: String,
     reply: Option<Reply>,
 }
 
@@ -43,8 +44,9 @@ impl Offered {
         self.respond(200, sdp);
     }
 
-    /// Refuses the offer; the call continues unchanged.
-    pub fn refuse(mut self, code: u16) {
+    /// Refuses the offer, with a warning for people; the call continues unchanged.
+    pub fn refuse(mut self, code: u16, why: &str) {
+        why.clone_into(&mut self.why);
         self.respond(code, None);
     }
 
@@ -52,6 +54,7 @@ impl Offered {
         let Some(mut reply) = self.reply.take() else {
             return;
         };
+        let why = std::mem::take(&mut self.why);
         let offering = self.offerless && code == 200;
         if offering {
             lock(&reply.caller.dialog).offering = true;
@@ -59,7 +62,11 @@ impl Offered {
         tokio::spawn(async move {
             let request = reply.transaction.original.clone();
             let more = session_timer(&request);
-            let response = response(&reply.caller, &request, code, answer, more);
+            let mut response = response(&reply.caller, &request, code, answer, more);
+            if !why.is_empty() {
+                let told = lock(&reply.caller.flow).told;
+                response.headers.push(warning(told, &why));
+            }
             let sent = reply.transaction.respond(response).await.is_ok();
             let caller = Arc::clone(&reply.caller);
             if sent && request.method == Method::Invite {
@@ -151,6 +158,7 @@ async fn answer_request(
                 lock(&caller.dialog).retarget(&request);
                 let offered = Offered {
                     offerless: sdp.is_none() && request.method == Method::Invite,
+                    why: String::new(),
                     sdp,
                     reply: Some(Reply {
                         transaction,
@@ -172,6 +180,8 @@ async fn answer_request(
             super::notify_and_info::digit(&request).map(LegEvent::Digit),
         ),
         Method::Options => (200, None),
+        Method::PRack if caller.reliable.take(&request) => (200, None),
+        Method::PRack => (481, None),
         // Among them REFER: accepting it would place a call to a target of the other side's choice, at our cost.
         _ => (405, None),
     };
@@ -231,7 +241,13 @@ pub(super) fn response(
     response
 }
 
-/// An option in `Require` that is not supported; session timers (RFC 4028) are.
+/// A warning for people: 399, with words of our own (RFC 3261 section 20.43).
+pub(super) fn warning(told: std::net::SocketAddr, text: &str) -> Header {
+    let text = format!("399 {told} {}", super::header::quote(text));
+    Header::Other("Warning".to_owned(), text)
+}
+
+/// An option in `Require` that is not supported; reliable provisional responses (RFC 3262) and session timers (RFC 4028) are.
 pub(super) fn unsupported(request: &Request) -> Option<String> {
     let required = request.headers.iter().filter_map(|header| match header {
         Header::Require(options) => Some(options.value()),
@@ -240,7 +256,12 @@ pub(super) fn unsupported(request: &Request) -> Option<String> {
     let unknown: Vec<&str> = required
         .flat_map(|options| options.split(','))
         .map(str::trim)
-        .filter(|option| !option.is_empty() && !option.eq_ignore_ascii_case("timer"))
+        .filter(|option| !option.is_empty())
+        .filter(|option| {
+            !["timer", "100rel"]
+                .iter()
+                .any(|known| option.eq_ignore_ascii_case(known))
+        })
         .collect();
     (!unknown.is_empty()).then(|| unknown.join(", "))
 }

@@ -13,9 +13,10 @@ use rsipstack::transaction::transaction::{Transaction, TransactionEvent, Transac
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep, timeout};
 
+use super::super::ladder::Ladder;
 use super::acl::{RETRY_AFTER_S, to_tag};
 use super::client::{Caller, lock, told};
-use super::dialog::sdp;
+use super::dialog::{Body, sdp};
 use super::flow::Flow;
 use super::header::Address;
 use super::in_dialog::{Offered, answer_requests, response, session_timer, unsupported};
@@ -26,6 +27,11 @@ use super::unacknowledged::{Trial, Watch};
 const WAITING: usize = 64;
 /// How long the final response is retransmitted after the call has ended (64·T1).
 const LAST_ANSWER: Duration = Duration::from_secs(32);
+/// The first pause between repetitions of a provisional response (T1).
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// DTMF digits that wait to be sent by INFO, and the pause that `w` means.
+const MOST_DIGITS: usize = 100;
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// What happened on the leg.
 #[derive(Debug)]
@@ -68,6 +74,8 @@ pub enum LegEvent {
     },
     /// A DTMF digit in INFO (`application/dtmf-relay`).
     Digit(char),
+    /// The other side takes no such INFO: a digit of ours was not sent.
+    DigitRefused(char),
     /// The other side hung up.
     Ended,
 }
@@ -82,8 +90,67 @@ pub enum Failure {
         /// The reason phrase.
         reason: String,
     },
+    /// It is to be sent elsewhere.
+    Redirected {
+        /// Status code, 300 to 399.
+        code: u16,
+        /// The URIs, the most wanted first.
+        contacts: Vec<String>,
+    },
     /// There was no response.
     Unreachable,
+}
+
+/// Our provisional response that must be acknowledged (RFC 3262): its number, and who waits for that.
+#[derive(Debug, Default)]
+pub(super) struct Reliable {
+    number: std::sync::Mutex<Option<u32>>,
+    acknowledged: Notify,
+}
+
+impl Reliable {
+    /// Whether a PRACK acknowledges it.
+    pub fn take(&self, prack: &Request) -> bool {
+        let rack = prack
+            .headers
+            .iter()
+            .find(|header| header.name().eq_ignore_ascii_case("rack"));
+        let rack = rack.and_then(|rack| rack.value().split_whitespace().next()?.parse().ok());
+        let mut number = lock(&self.number);
+        if number.is_none() || rack != *number {
+            return false;
+        }
+        *number = None;
+        self.acknowledged.notify_waiters();
+        true
+    }
+
+    fn is_waited_for(&self) -> bool {
+        lock(&self.number).is_some()
+    }
+}
+
+/// Sends a provisional response again until it is acknowledged, the call is gone, or 32 s are over.
+async fn repeat_until_acknowledged(
+    caller: Arc<Caller>,
+    transaction: TransactionEventSender,
+    response: rsipstack::sip::Response,
+) {
+    let mut pause = FIRST_PAUSE;
+    let mut waited = Duration::ZERO;
+    while waited < LAST_ANSWER {
+        tokio::select! {
+            () = caller.reliable.acknowledged.notified() => return,
+            () = transaction.closed() => return,
+            () = sleep(pause) => {}
+        }
+        if !caller.reliable.is_waited_for() {
+            return;
+        }
+        let _ended = transaction.send(TransactionEvent::Respond(response.clone()));
+        waited += pause;
+        pause *= 2;
+    }
 }
 
 /// A call leg. See the module. After it is dropped, requests within the call get a 481, so hang up first.
@@ -93,6 +160,9 @@ pub struct Leg {
     events: mpsc::Receiver<LegEvent>,
     sender: mpsc::Sender<LegEvent>,
     role: Role,
+    ladder: Ladder,
+    /// Digits that are sent by INFO.
+    digits: Option<mpsc::Sender<char>>,
 }
 
 enum Role {
@@ -139,6 +209,7 @@ impl Leg {
             .transports
             .dialogs
             .insert(key.clone(), requests, remote);
+        let ladder = caller.transports.ladders.claim(&key.0);
         tokio::spawn(answer_requests(
             Arc::clone(caller),
             arriving,
@@ -150,7 +221,14 @@ impl Leg {
             events,
             sender,
             role,
+            ladder,
+            digits: None,
         }
+    }
+
+    /// What is seen of its signalling.
+    pub fn ladder(&self) -> Ladder {
+        self.ladder.clone()
     }
 
     #[cfg(test)]
@@ -203,7 +281,27 @@ impl Leg {
     /// Sends 180, or 183 with a session description for early media.
     pub fn ring(&self, sdp: Option<String>) {
         let code = if sdp.is_some() { 183 } else { 180 };
-        self.respond(code, sdp, Vec::new());
+        let Role::Server {
+            invite,
+            transaction,
+            ..
+        } = &self.role
+        else {
+            return;
+        };
+        if !requires_reliable(invite) {
+            return self.respond(code, sdp, Vec::new());
+        }
+        let number = 1 + crate::random::u32() % 0x7fff_fffe;
+        *lock(&self.caller.reliable.number) = Some(number);
+        let mut response = response(&self.caller, invite, code, sdp, Vec::new());
+        response.headers.push(Header::Require("100rel".into()));
+        let number = Header::Other("RSeq".to_owned(), number.to_string());
+        response.headers.push(number);
+        let _ended = transaction.send(TransactionEvent::Respond(response.clone()));
+        let repeated =
+            repeat_until_acknowledged(Arc::clone(&self.caller), transaction.clone(), response);
+        tokio::spawn(repeated);
     }
 
     /// Answers the call. `sdp` is the answer, or the offer if the INVITE had none.
@@ -245,8 +343,34 @@ impl Leg {
         else {
             return;
         };
+        *lock(&self.caller.reliable.number) = None;
         let response = response(&self.caller, invite, code, sdp, more);
         let _ended = transaction.send(TransactionEvent::Respond(response));
+    }
+
+    /// Whether the INVITE of the other side says that it takes INFO.
+    pub fn takes_info(&self) -> bool {
+        match &self.role {
+            Role::Server { invite, .. } => allows_info(&told(&invite.headers)),
+            Role::Client { .. } => false,
+        }
+    }
+
+    /// Sends DTMF digits by INFO, one after the other; `w` is a pause. One that is refused comes back as
+    /// [`LegEvent::DigitRefused`]. At most a hundred wait.
+    pub fn info(&mut self, digits: &str) {
+        let waiting = self.digits.get_or_insert_with(|| {
+            let (digits, waiting) = mpsc::channel(MOST_DIGITS);
+            tokio::spawn(send_digits(
+                Arc::clone(&self.caller),
+                waiting,
+                self.sender.clone(),
+            ));
+            digits
+        });
+        for digit in digits.chars() {
+            let _full = waiting.try_send(digit);
+        }
     }
 
     /// Sends BYE, without waiting for the response.
@@ -294,7 +418,50 @@ impl Leg {
 impl Drop for Leg {
     fn drop(&mut self) {
         self.caller.transports.dialogs.remove(&self.key);
+        self.caller.transports.ladders.release(&self.key.0);
     }
+}
+
+/// Whether the headers of a message say that its sender takes INFO.
+pub fn allows_info(headers: &[(String, String)]) -> bool {
+    let mut headers = headers.iter();
+    headers.any(|(name, value)| {
+        let info = |method: &str| method.trim().eq_ignore_ascii_case("info");
+        name.eq_ignore_ascii_case("allow") && value.split(',').any(info)
+    })
+}
+
+async fn send_digits(
+    caller: Arc<Caller>,
+    mut digits: mpsc::Receiver<char>,
+    events: mpsc::Sender<LegEvent>,
+) {
+    while let Some(digit) = digits.recv().await {
+        if digit.eq_ignore_ascii_case(&'w') {
+            sleep(PAUSE).await;
+            continue;
+        }
+        let body = Body {
+            kind: "application/dtmf-relay",
+            bytes: format!("Signal={digit}\r\nDuration=160\r\n").into_bytes(),
+        };
+        let response = caller.transact(Method::Info, Vec::new(), Some(body)).await;
+        let taken = response.is_some_and(|response| response.status_code.code() / 100 == 2);
+        if !taken && events.send(LegEvent::DigitRefused(digit)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Whether an INVITE wants provisional responses that it acknowledges.
+fn requires_reliable(invite: &Request) -> bool {
+    invite.headers.iter().any(|header| match header {
+        Header::Require(options) => options
+            .value()
+            .split(',')
+            .any(|option| option.trim().eq_ignore_ascii_case("100rel")),
+        _ => false,
+    })
 }
 
 /// An inbound call that is neither answered nor refused yet.
@@ -338,6 +505,11 @@ impl Invitation {
         lock(&self.caller.dialog).call_id.clone()
     }
 
+    /// What is seen of its signalling.
+    pub fn ladder(&self) -> Ladder {
+        self.caller.transports.ladders.open(&self.call_id())
+    }
+
     /// What it answers to challenges: the values of `Authorization` and `Proxy-Authorization`.
     pub fn answers(&self) -> Vec<String> {
         let headers = self.headers().into_iter();
@@ -372,11 +544,22 @@ impl Invitation {
 
     /// Refuses the call.
     pub fn refuse(self, code: u16) {
+        self.refuse_because(code, "");
+    }
+
+    /// The same with a warning for people (RFC 3261 section 20.43), if there is one.
+    pub fn refuse_because(self, code: u16, warning: &str) {
+        let told = lock(&self.caller.flow).told;
+        let warning = (!warning.is_empty()).then(|| super::in_dialog::warning(told, warning));
         let unsupported = unsupported(&self.transaction.original).filter(|_| code == 420);
         let unsupported = unsupported.map(|options| Header::Unsupported(options.into()));
         let later = Header::RetryAfter(RETRY_AFTER_S.to_string().into());
         let later = (code == 503).then_some(later);
-        let headers = unsupported.into_iter().chain(later).collect();
+        let headers = unsupported
+            .into_iter()
+            .chain(later)
+            .chain(warning)
+            .collect();
         let status = StatusCode::from(code);
         tokio::spawn(refuse(self.transaction, self.trial, status, headers));
     }

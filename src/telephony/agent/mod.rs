@@ -16,6 +16,7 @@ mod in_dialog;
 mod leg;
 mod notify_and_info;
 mod register;
+mod registrar;
 mod repetitions;
 pub mod resolve;
 mod stream;
@@ -29,7 +30,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use ipnet::IpNet;
 use rsipstack::sip::prelude::HeadersExt;
@@ -38,22 +39,26 @@ use rsipstack::transaction::TransactionReceiver;
 use rsipstack::transaction::transaction::Transaction;
 use tokio::sync::mpsc;
 
+use super::ladder::Ladders;
+use super::phones::Phones;
 use super::random;
-use super::refusals::Refusals;
+use super::refusals::{Refusals, Refused};
 use super::registrations::Registrars;
 use acl::{Acl, to_tag};
 use client::Caller;
 use dialog::Dialog;
 use digest::{Authenticator, Credentials};
 pub use flow::Protocol;
+pub(crate) use flow::source_towards;
 pub use in_dialog::Offered;
-pub use leg::{Failure, Invitation, Leg, LegEvent};
+pub use leg::{Failure, Invitation, Leg, LegEvent, allows_info};
 pub use notify_and_info::Notification;
 pub use register::Binding;
 use transports::Transports;
 pub use unacknowledged::Unacknowledged;
 use unacknowledged::{Trial, Trials};
 use vivavoce_core::token_bucket::TokenBucket;
+use vivavoce_seams::rooms::telephone::CallerIdentity;
 use vivavoce_takeover::Sockets;
 
 /// Inbound calls that wait to be handled.
@@ -80,6 +85,23 @@ pub struct TlsSettings {
     pub client: Option<Arc<rustls::ClientConfig>>,
 }
 
+/// Settings of the user agent.
+#[derive(Default)]
+pub struct AgentSettings {
+    /// Networks that may call.
+    pub allowed: Vec<IpNet>,
+    /// Limits of calls whose answer is not acknowledged.
+    pub unacknowledged: Unacknowledged,
+    /// TLS of both roles.
+    pub tls: TlsSettings,
+    /// The address that peers are told if it is of their address family.
+    pub advertised: Option<IpAddr>,
+    /// Whether ladders show the users of URIs, which are masked otherwise.
+    pub shows_users: bool,
+    /// Telephones that may register.
+    pub phones: Phones,
+}
+
 /// The user agent. It runs until [`Self::stop`].
 #[derive(Clone)]
 pub struct Agent {
@@ -95,6 +117,12 @@ pub struct Outbound {
     pub remote: SocketAddr,
     /// `host` or `host:port` in the URIs of the other side.
     pub host: String,
+    /// The proxy that requests go through, `host` or `host:port`.
+    pub proxy: Option<String>,
+    /// How the other side is told the caller besides From.
+    pub identity: CallerIdentity,
+    /// Whether the called side is not to see the caller.
+    pub hides_caller: bool,
     /// The called number or user.
     pub to: String,
     /// The calling number or user.
@@ -112,19 +140,38 @@ pub struct Outbound {
 }
 
 impl Agent {
-    /// Starts the user agent without listening. Calls are accepted from `allowed` networks and sent to the receiver. Peers
-    /// are told the `advertised` address if it is of their address family.
+    /// Starts the user agent with these settings and the defaults of all others.
     pub fn start(
         allowed: Vec<IpNet>,
         unacknowledged: Unacknowledged,
         tls: TlsSettings,
         advertised: Option<IpAddr>,
     ) -> (Self, mpsc::Receiver<Invitation>) {
+        Self::with(AgentSettings {
+            allowed,
+            unacknowledged,
+            tls,
+            advertised,
+            ..AgentSettings::default()
+        })
+    }
+
+    /// Starts the user agent without listening. Calls are accepted from the allowed networks and sent to the receiver.
+    pub fn with(settings: AgentSettings) -> (Self, mpsc::Receiver<Invitation>) {
+        let AgentSettings {
+            allowed,
+            unacknowledged,
+            tls,
+            advertised,
+            shows_users,
+            phones,
+        } = settings;
+        let ladders = Ladders::new(shows_users);
         let (arrivals, arriving) = mpsc::channel(WAITING_CALLS);
         let (calls, invitations) = mpsc::channel(WAITING_CALLS);
-        let acl = Acl::new(allowed);
+        let acl = Acl::with(allowed, phones);
         let trials = Trials::new(unacknowledged);
-        let transports = Transports::new(acl, trials, tls, advertised, arrivals);
+        let transports = Transports::new(acl, trials, tls, advertised, ladders, arrivals);
         let transports = Arc::new(transports);
         tokio::spawn(follow_arrivals(Arc::clone(&transports), arriving, calls));
         (Self { transports }, invitations)
@@ -172,15 +219,27 @@ impl Agent {
         let display = outbound.display_name.as_deref();
         let display = display.map(|name| format!("{} ", header::quote(name)));
         let own = || flow.told.ip().to_canonical_host();
-        let from_header = format!(
+        let shown = format!(
             "{}<sip:{from}@{}>",
             display.unwrap_or_default(),
             outbound.from_domain.clone().unwrap_or_else(own),
         );
+        let mut headers = identity(&outbound, &shown);
+        headers.extend(outbound.headers);
+        // RFC 3323 section 4.1.
+        let anonymous = || "\"Anonymous\" <sip:anonymous@anonymous.invalid>".to_owned();
+        let (from_header, user) = if outbound.hides_caller {
+            (anonymous(), "anonymous")
+        } else {
+            (shown, outbound.from.as_str())
+        };
         let to_header = format!("<sip:{to}@{host}>");
         let call_id = format!("{:016x}{:016x}@vivavoce", random::u64(), random::u64());
-        let dialog = Dialog::outbound(call_id, &from_header, &to_header, target, &outbound.from);
-        let headers = outbound.headers.into_iter();
+        let mut dialog = Dialog::outbound(call_id, &from_header, &to_header, target, user);
+        if let Some(proxy) = &outbound.proxy {
+            dialog.route_by(format!("<sip:{proxy}{parameter};lr>"));
+        }
+        let headers = headers.into_iter();
         // Control characters could begin another header.
         let headers = headers
             .filter(|(name, value)| {
@@ -196,6 +255,7 @@ impl Agent {
             private: outbound.private,
             // It was us who called.
             proven: AtomicBool::new(true),
+            reliable: leg::Reliable::default(),
         };
         Ok(Leg::call(caller, offer, headers))
     }
@@ -205,15 +265,74 @@ impl Agent {
         &self.transports.acl.registrars
     }
 
+    /// Telephones that may register.
+    pub fn phones(&self) -> &Phones {
+        &self.transports.acl.phones
+    }
+
+    /// Asks how a gateway is: OPTIONS (RFC 3261 section 11). The status of its answer, if there is one.
+    pub async fn options(&self, reached: Reached, host: &str) -> Option<u16> {
+        let target = Uri::try_from(format!("sip:{host}{}", reached.flow.uri_parameter())).ok()?;
+        let own = format!(
+            "<sip:vivavoce@{}>",
+            reached.flow.told.ip().to_canonical_host()
+        );
+        let call_id = format!("{:016x}{:016x}@vivavoce", random::u64(), random::u64());
+        let dialog = Dialog::outbound(call_id, &own, &format!("<sip:{host}>"), target, "vivavoce");
+        let caller = Caller {
+            transports: Arc::clone(&self.transports),
+            dialog: Mutex::new(dialog),
+            authenticator: Mutex::new(Authenticator::new(None)),
+            flow: Mutex::new(reached.flow),
+            private: true,
+            // It goes to the address that was reached.
+            proven: AtomicBool::new(false),
+            reliable: leg::Reliable::default(),
+        };
+        let accept = vec![Header::Accept("application/sdp".into())];
+        let response = caller.transact(Method::Options, accept, None).await?;
+        let code = response.status_code.code();
+        // The stack answers itself where nobody else does.
+        let is_own = matches!(code, 408 | 503) && register::is_untagged(&response);
+        (!is_own).then_some(code)
+    }
+
     /// The inbound calls that were refused.
     pub fn refused(&self) -> &Refusals {
         &self.transports.acl.refused
+    }
+
+    /// Cancelled when it stops.
+    pub fn stopped(&self) -> tokio_util::sync::CancellationToken {
+        self.transports.closed.clone()
     }
 
     /// Closes all sockets. Calls end without a BYE: hang up before.
     pub fn stop(&self) {
         self.transports.closed.cancel();
     }
+}
+
+/// The headers that tell a gateway who calls, and whether the called side is to see it (RFC 3323, RFC 3325).
+fn identity(outbound: &Outbound, shown: &str) -> Vec<(String, String)> {
+    let name = match outbound.identity {
+        CallerIdentity::Asserted => "P-Asserted-Identity",
+        CallerIdentity::Preferred => "P-Preferred-Identity",
+        CallerIdentity::Untold if outbound.hides_caller => "P-Preferred-Identity",
+        CallerIdentity::Untold => return Vec::new(),
+    };
+    // What the settings or the request say comes before.
+    let is_said = |name: &str| {
+        let mut headers = outbound.headers.iter();
+        headers.any(|(known, _)| known.eq_ignore_ascii_case(name))
+    };
+    let privacy = outbound.hides_caller.then(|| ("Privacy", "id".to_owned()));
+    [Some((name, shown.to_owned())), privacy]
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| !is_said(name))
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 /// The called user and the headers of an INVITE, as a trace or a log has it; lines may end without a carriage return. The error
@@ -418,6 +537,7 @@ fn invited(
         // The settings name the networks that may call.
         private: true,
         proven: AtomicBool::new(false),
+        reliable: leg::Reliable::default(),
     };
     let invitation = Invitation {
         transaction,
@@ -425,6 +545,21 @@ fn invited(
         caller,
     };
     if let Err(error) = calls.try_send(invitation) {
-        error.into_inner().refuse(503);
+        let invitation = error.into_inner();
+        let refused = Refused {
+            source: invitation.source(),
+            from: "",
+            to: "",
+            status: 503,
+            reason: "too many calls wait to be looked at",
+            owner: None,
+        };
+        let ladder = || invitation.ladder();
+        transports
+            .acl
+            .refused
+            .note(refused, SystemTime::now(), ladder);
+        tracing::warn!(source = %refused.source, status = 503, "too many calls wait to be looked at");
+        invitation.refuse(503);
     }
 }

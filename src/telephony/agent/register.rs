@@ -62,6 +62,7 @@ impl Agent {
             private: true,
             // The request goes to the registrar that was reached, whatever its domain is.
             proven: AtomicBool::new(false),
+            reliable: super::leg::Reliable::default(),
         };
         let asked = vec![Header::Expires(expires.as_secs().to_string().into())];
         let response = caller.transact(Method::Register, asked, None).await;
@@ -101,7 +102,7 @@ fn outcome(response: &Response, own: &str, expires: Duration) -> Outcome {
     }
 }
 
-fn is_untagged(response: &Response) -> bool {
+pub(super) fn is_untagged(response: &Response) -> bool {
     let mut headers = response.headers.iter();
     let to = headers.find_map(|header| match header {
         Header::To(to) => Some(to.value()),

@@ -1,6 +1,7 @@
 //! Two user agents, or one and a script, on loopback.
 
 mod answers;
+mod torture;
 mod transports;
 mod trials;
 
@@ -49,6 +50,9 @@ fn outbound(protocol: Protocol, remote: SocketAddr, password: &str) -> Outbound 
         to: "+14155550100".to_owned(),
         from: "#31#1000".to_owned(),
         from_domain: None,
+        proxy: None,
+        identity: vivavoce_seams::rooms::telephone::CallerIdentity::Untold,
+        hides_caller: false,
         display_name: Some("A \"B\"".to_owned()),
         credentials: Some(Credentials {
             username: "user".to_owned(),

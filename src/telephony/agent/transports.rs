@@ -25,11 +25,14 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_util::sync::CancellationToken;
 
+use super::super::ladder::{Ladder, Ladders, Sent};
 use super::super::refusals::Refused;
 use super::acl::{Acl, Verdict, answer, to_tag};
 use super::bounds::fits;
+use super::challenge::Challenger;
 use super::dialog::PRODUCT;
 use super::flow::{Flow, Protocol, canonical, is_asked, mapped, source_towards, stack_address};
+use super::registrar;
 use super::repetitions::{Repeated, Repetitions};
 use super::stream::{self, Taker, carry};
 use super::unacknowledged::{Trial, Trials, network};
@@ -104,6 +107,8 @@ pub(super) struct Transports {
     pub acl: Acl,
     pub dialogs: Dialogs,
     pub trials: Arc<Trials>,
+    pub ladders: Ladders,
+    challenger: Challenger,
     /// Inbound calls that the stack has yet to report.
     begun: Mutex<HashMap<TransactionKey, Trial>>,
     repetitions: Mutex<Repetitions>,
@@ -130,12 +135,15 @@ impl Transports {
         trials: Arc<Trials>,
         tls: TlsSettings,
         advertised: Option<IpAddr>,
+        ladders: Ladders,
         arrivals: mpsc::Sender<TransactionReceiver>,
     ) -> Self {
         Self {
             acl,
             dialogs: Dialogs::default(),
             trials,
+            ladders,
+            challenger: Challenger::new(Instant::now()),
             begun: Mutex::default(),
             repetitions: Mutex::default(),
             tls,
@@ -189,7 +197,7 @@ impl Transports {
                 let listener = TcpListener::from_std(listener)?;
                 let address = listener.local_addr()?;
                 let both = takes_both(&listener, address);
-                let endpoint = self.endpoint().await?;
+                let endpoint = self.endpoint(protocol).await?;
                 lock(&self.bound).push(Arc::new(Bound {
                     protocol,
                     address,
@@ -205,7 +213,7 @@ impl Transports {
     }
 
     /// A new endpoint of the stack, with its timers but without sockets.
-    async fn endpoint(&self) -> io::Result<EndpointInnerRef> {
+    async fn endpoint(&self, protocol: Protocol) -> io::Result<EndpointInnerRef> {
         let option = EndpointOption {
             callid_suffix: Some("vivavoce".to_owned()),
             // How long a call may ring is decided in `call`.
@@ -218,6 +226,10 @@ impl Transports {
             .with_user_agent(PRODUCT)
             .with_option(option)
             .with_cancel_token(self.closed.child_token())
+            .with_inspector(Box::new(Sent {
+                ladders: self.ladders.clone(),
+                protocol,
+            }))
             .build();
         let incoming = endpoint.incoming_transactions().map_err(io::Error::other)?;
         let arrived = self.arrivals.send(incoming).await;
@@ -239,7 +251,7 @@ impl Transports {
         let both = takes_both(&socket, address);
         let connection = UdpConnection::from_socket(socket.clone(), None, None);
         let connection = SipConnection::Udp(connection.await.map_err(io::Error::other)?);
-        let endpoint = self.endpoint().await?;
+        let endpoint = self.endpoint(Protocol::Udp).await?;
         let bound = Arc::new(Bound {
             protocol: Protocol::Udp,
             address,
@@ -429,7 +441,15 @@ impl Transports {
                     in_dialog = self.dialogs.knows(request);
                     let now = Instant::now();
                     let verdict = match self.acl.judge(request, from.ip(), in_dialog) {
-                        Verdict::Take => self.admit(request, from.ip(), protocol, endpoint, now),
+                        Verdict::Take => match wrong_line(bytes) {
+                            Some(code) if request.method != Method::Ack => Err(Some(code)),
+                            _ => self.admit(request, from.ip(), protocol, endpoint, now),
+                        },
+                        Verdict::Register => {
+                            let to = (from, protocol);
+                            self.register(request, to, endpoint, connection).await;
+                            return None;
+                        }
                         Verdict::Drop => {
                             metrics::sip_refused(SipRefusal::NotAllowed);
                             return None;
@@ -460,10 +480,19 @@ impl Transports {
                         return None;
                     }
                     if self.answered_again(endpoint, response).is_some() {
+                        let remote = Some(canonical(from).to_string());
+                        self.ladders.note(&message, false, protocol, remote);
                         return None;
                     }
                 }
             }
+            if let (Some(_), SipMessage::Request(request)) = (&begun, &message)
+                && let Ok(call_id) = request.call_id_header()
+            {
+                self.ladders.open(call_id.value());
+            }
+            let remote = canonical(from).to_string();
+            self.ladders.note(&message, false, protocol, Some(remote));
             let from = stack_address(protocol, from);
             let handled = endpoint.on_received_message(message, connection.clone(), &from);
             handled.await.ok()?;
@@ -529,6 +558,27 @@ impl Transports {
         lock(&self.begun).remove(key)
     }
 
+    /// Carries out a REGISTER.
+    async fn register(
+        &self,
+        request: &Request,
+        (from, protocol): (SocketAddr, Protocol),
+        endpoint: &EndpointInnerRef,
+        connection: &SipConnection,
+    ) {
+        let now = Instant::now();
+        if !self.acl.may_answer(from.ip(), now) {
+            metrics::sip_refused(SipRefusal::Rate);
+            return;
+        }
+        let source = (canonical(from), protocol);
+        let reply = registrar::register(&self.acl.phones, &self.challenger, request, source, now);
+        let mut answer = answer(endpoint, request, reply.code);
+        answer.headers.extend(reply.headers);
+        let to = stack_address(protocol, from);
+        let _sent = connection.send(answer.into(), Some(&to)).await;
+    }
+
     /// Sends a stateless response.
     async fn answer(
         &self,
@@ -553,8 +603,18 @@ impl Transports {
                     to: "",
                     status: code,
                     reason,
+                    owner: None,
                 };
-                self.acl.refused.note(refused, SystemTime::now());
+                self.acl.refused.note(refused, SystemTime::now(), || {
+                    let ladder = Ladder::default();
+                    let remote = Some(canonical(from).to_string());
+                    let invite = request.clone().into();
+                    let ladders = &self.ladders;
+                    ladders.write(&ladder, &invite, false, protocol, remote.clone());
+                    let answer = answer(endpoint, request, code).into();
+                    ladders.write(&ladder, &answer, true, protocol, remote);
+                    ladder
+                });
             }
         }
         if protocol == Protocol::Udp && !self.acl.may_answer(from.ip(), now) {
@@ -638,7 +698,14 @@ impl Transports {
         let key = (protocol, remote, name.map(str::to_owned));
         let known = {
             let open_streams = lock(&self.open_streams);
-            let stream = open_streams.get(&key);
+            // A telephone has proved itself over the connection that it has opened.
+            let is_phone = self.acl.phones.is_at(protocol, remote, Instant::now());
+            let theirs = || {
+                open_streams
+                    .get(&(protocol, remote, None))
+                    .filter(|_| is_phone)
+            };
+            let stream = open_streams.get(&key).or_else(theirs);
             stream.map(|stream| (stream.connection.clone(), stream.local))
         };
         let open = known.filter(|(connection, _)| {
@@ -678,7 +745,7 @@ impl Transports {
         if let Some(endpoint) = find() {
             return Ok(endpoint);
         }
-        let endpoint = self.endpoint().await?;
+        let endpoint = self.endpoint(protocol).await?;
         lock(&self.bound).push(Arc::new(Bound {
             protocol,
             // No local address is this one, so it is never advertised.
@@ -774,6 +841,23 @@ impl Transports {
             name: None,
         })
     }
+}
+
+/// The status for a request line that the stack reads more kindly than it should: that of another version, or with a URI in angle
+/// brackets (RFC 4475 sections 3.1.2.7 and 3.1.2.16).
+fn wrong_line(request: &[u8]) -> Option<u16> {
+    let line = request
+        .split(|byte| *byte == b'\r' || *byte == b'\n')
+        .next()?;
+    let mut words = line
+        .split(u8::is_ascii_whitespace)
+        .filter(|word| !word.is_empty());
+    let uri = words.nth(1)?;
+    let version = words.next_back()?;
+    if !version.eq_ignore_ascii_case(b"SIP/2.0") {
+        return Some(505);
+    }
+    uri.starts_with(b"<").then_some(400)
 }
 
 /// Whether there is, or was just now, a transaction of this key.
@@ -914,6 +998,7 @@ mod tests {
             Trials::new(Unacknowledged::default()),
             TlsSettings::default(),
             None,
+            Ladders::default(),
             arrivals,
         ));
         let address = |text: &str| text.parse::<IpAddr>().unwrap();

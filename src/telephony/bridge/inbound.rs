@@ -10,12 +10,13 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::super::agent::challenge::{self, Answer, Asking};
 use super::super::agent::digest::Credentials;
-use super::super::agent::{Invitation, header};
+use super::super::agent::{Invitation, header, source_towards};
 use super::super::call::attributes::{self, Ends};
 use super::super::call::pin::Prompt;
 use super::super::call::task::{CallHandle, Membership, Task};
 use super::super::call::{Call, Limits};
 use super::super::dispatch::{Entered, Facts, Gate, Placement, Route};
+use super::super::media::address_of;
 use super::super::refusals::Refused as Refusal;
 use super::{Inner, Slot, call_id, join};
 use vivavoce_auth::{Owner, Principal, Takeover};
@@ -92,14 +93,20 @@ impl Arrival {
 
 /// Handles an inbound call.
 async fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
-    if invitation.unsupported().is_some() {
-        return invitation.refuse(420);
+    let source = invitation.source();
+    let nobody = Facts {
+        from: "",
+        to: "",
+        source,
+    };
+    if let Some(unsupported) = invitation.unsupported() {
+        let reason = format!("it requires {unsupported}");
+        return inner.refuse(invitation, &nobody, (420, &reason), None);
     }
     let Some(called) = invitation.called() else {
-        return invitation.refuse(404);
+        return inner.refuse(invitation, &nobody, (404, "its URI has no user"), None);
     };
     let headers = invitation.headers();
-    let source = invitation.source();
     let (outside, display) = attributes::caller(&headers);
     let ends = Ends {
         hostname: host_of(&headers).unwrap_or_else(|| source.to_string()),
@@ -111,30 +118,37 @@ async fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
         to: &ends.ours,
         source,
     };
-    let refuse = |invitation: Invitation, status: u16, reason: &str| {
-        inner.refuse(invitation, &facts, (status, reason));
-    };
     let Some((invitation, trunk)) = inner.by_trunk(invitation, &facts) else {
         return;
-    };
-    let Some(mut slot) = inner.slot() else {
-        return refuse(invitation, 503, "sip.max_calls is reached");
     };
     let of_headers = attributes::of_headers(&headers);
     // Decided before anyone hears of the call.
     let owners = inner.settings.owners.as_ref();
     let takeover = owners.map(|owners| owners(&of_headers, &ends.ours));
+    let owner = takeover.as_ref().map(|call| call.owner.clone());
+    let refuse = |invitation: Invitation, status: u16, reason: &str| {
+        inner.refuse(invitation, &facts, (status, reason), owner.as_ref());
+    };
+    let Some(mut slot) = inner.slot() else {
+        return refuse(invitation, 503, "sip.max_calls is reached");
+    };
     match inner.permit(takeover.as_ref().map(|call| &call.owner)) {
         Ok(permit) => slot.permit = Some(permit),
-        Err(refused) => return refuse(invitation, 503, &refused.to_string()),
+        Err(refused) => {
+            // The place is free when the caller is told: the next call may come at once.
+            drop(slot);
+            return refuse(invitation, 503, &refused.to_string());
+        }
     }
-    let (local, peer) = (invitation.local_address().ip(), source);
+    let offer = invitation.offer();
+    let local = media_address(offer.as_deref(), invitation.local_address().ip());
+    let peer = source;
     let mut media = match inner.media.open(local, peer) {
         Ok(media) => media,
         Err(error) => return refuse(invitation, 503, &error.to_string()),
     };
     media.await_acknowledgement();
-    let answer = match invitation.offer().map(|offer| media.answer(&offer)) {
+    let answer = match offer.map(|offer| media.answer(&offer)) {
         None => None,
         Some(Ok(answer)) => Some(answer),
         Some(Err(error)) => return refuse(invitation, error.status(), &error.to_string()),
@@ -155,11 +169,11 @@ async fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
     let placed = match inner.place_inbound(&arrival).await {
         Some(placement) if inner.is_closed_to(&arrival, &placement).await => {
             let reason = "the room of its dispatch rule is somebody else's";
-            return inner.refuse(invitation, &arrival.facts(), (403, reason));
+            return inner.refuse(invitation, &arrival.facts(), (403, reason), arrival.owner());
         }
         Some(placement) if !slot.enter(&placement.room) => {
             let reason = "sip.max_calls_per_room is reached";
-            return inner.refuse(invitation, &arrival.facts(), (486, reason));
+            return inner.refuse(invitation, &arrival.facts(), (486, reason), arrival.owner());
         }
         placed => placed,
     };
@@ -297,7 +311,7 @@ impl Inner {
             Gate::Refused(trunk, mismatch) => {
                 metrics::sip_refused(SipRefusal::Trunk);
                 let reason = format!("trunk {trunk}: {mismatch}");
-                self.refuse(invitation, facts, (403, &reason));
+                self.refuse(invitation, facts, (403, &reason), None);
                 return None;
             }
         };
@@ -314,6 +328,7 @@ impl Inner {
         };
         let (call_id, answers) = (invitation.call_id(), invitation.answers());
         let asking = Asking {
+            method: "INVITE",
             call_id: &call_id,
             source: facts.source,
             answers: &answers,
@@ -334,14 +349,20 @@ impl Inner {
                     _ => "wrong user name or password",
                 };
                 let reason = format!("trunk {}: {why}", trunk.sip_trunk_id);
-                self.refuse(invitation, facts, (403, &reason));
+                self.refuse(invitation, facts, (403, &reason), None);
             }
         }
         None
     }
 
     /// Refuses a call: with a line in the log, and an entry for those who look for it.
-    fn refuse(&self, invitation: Invitation, call: &Facts<'_>, (status, reason): (u16, &str)) {
+    fn refuse(
+        &self,
+        invitation: Invitation,
+        call: &Facts<'_>,
+        (status, reason): (u16, &str),
+        owner: Option<&Owner>,
+    ) {
         tracing::warn!(status, source = %call.source, reason, "refused a call");
         let refused = Refusal {
             source: call.source,
@@ -349,9 +370,16 @@ impl Inner {
             to: call.to,
             status,
             reason,
+            owner,
         };
-        self.agent.refused().note(refused, SystemTime::now());
-        invitation.refuse(status);
+        let ladder = || invitation.ladder();
+        let refused_calls = self.agent.refused();
+        refused_calls.note(refused, SystemTime::now(), ladder);
+        match status {
+            // What the other side could do otherwise.
+            415 | 420 | 488 => invitation.refuse_because(status, reason),
+            _ => invitation.refuse(status),
+        }
     }
 
     fn route(&self, arrival: &Arrival, entered: Entered<'_>) -> Route {
@@ -477,6 +505,16 @@ impl Inner {
         });
         joining
     }
+}
+
+/// The address for the media of an offer: that of the signalling, unless the offer is of the other address family and this machine
+/// reaches it there.
+fn media_address(offer: Option<&str>, local: IpAddr) -> IpAddr {
+    let wanted = offer.and_then(address_of);
+    let other =
+        wanted.filter(|wanted| wanted.is_ipv4() != local.is_ipv4() && !wanted.is_unspecified());
+    let reached = other.and_then(|wanted| source_towards((wanted, 9).into()).ok());
+    reached.unwrap_or(local)
 }
 
 /// Whether a trunk wants encrypted media only.

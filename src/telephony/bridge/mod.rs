@@ -1,6 +1,7 @@
 //! The bridge between SIP and rooms: places outbound calls ([`outbound`]), accepts inbound calls ([`inbound`]), and keeps the table of calls.
 //! Each call is a task. Whether a tenant may call is checked by the caller.
 
+mod checks;
 mod inbound;
 mod outbound;
 
@@ -13,24 +14,27 @@ use async_trait::async_trait;
 use ipnet::IpNet;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::agent::challenge::Challenger;
-use super::agent::{Agent, Listen, Protocol, TlsSettings, Unacknowledged, header};
+use super::agent::{Agent, AgentSettings, Listen, Protocol, TlsSettings, Unacknowledged, header};
 use super::call::pin::Prompt;
-use super::call::task::{CallHandle, Command, Task, TransferRequest};
+use super::call::task::{CallHandle, Command, HoldRequest, Sound, Task, TransferRequest};
 use super::media::{CallMedia, Media, MediaSettings};
+use super::phones::{Phone, Phones};
 use super::registrations::{Account, Registrar};
 use super::trunks::Trunks;
 pub use inbound::Desk;
 pub use outbound::{Redial, Redialled};
+use vivavoce_audio::SampleRate;
 use vivavoce_auth::{Owner, Principal, Takeover};
 use vivavoce_config::{RoomMode, SipTransport};
 use vivavoce_quotas::{Permit, Quota};
 use vivavoce_seams::rooms::link::{Join, JoinKind, Listen as Hear, RoomLink};
 use vivavoce_seams::rooms::telephone::{
-    CallError, CallErrorKind, CallOf, CallReport, HangupCause, Line, NewCall, NewTransfer,
-    NewsSender, PlacedCall, RefusedCall, RegistrationReport, TransferTarget,
+    CallError, CallErrorKind, CallOf, CallReport, CallTrace, Callee, GatewayReport, HangupCause,
+    Hold, Line, NewCall, NewTransfer, NewsSender, PhoneReport, PlacedCall, RefusedCall,
+    RegistrationReport, TransferTarget, Trunk,
 };
 use vivavoce_takeover::Sockets;
 use vivavoce_telemetry::metrics::{self, SipRefusal};
@@ -38,8 +42,13 @@ use vivavoce_telemetry::metrics::{self, SipRefusal};
 /// How long, and how many, ended calls are still reported.
 const REMEMBERED: Duration = Duration::from_mins(1);
 const MOST_REMEMBERED: usize = 1_000;
+/// How long, and of how many calls that have failed, the traces are kept.
+const FAILED_REMEMBERED: Duration = Duration::from_hours(1);
+const MOST_FAILED: usize = 200;
 /// How long joining a room may take.
 const JOIN_PATIENCE: Duration = Duration::from_secs(10);
+/// How long after its last words a phone is hung up: they are on their way.
+const LAST_WORDS: Duration = Duration::from_millis(300);
 /// How long ending all calls may take when the server stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(4);
 
@@ -70,6 +79,9 @@ pub trait Prompts: Send + Sync + 'static {
 
 /// Decides who owns an inbound call, from the participant attributes of the INVITE's headers and the called number.
 pub type Owners = Arc<dyn Fn(&[(String, String)], &str) -> Takeover + Send + Sync>;
+
+/// Decides about the URI of a redirection.
+pub type Redirects = Arc<dyn Fn(&str) -> Option<(Callee, Trunk)> + Send + Sync>;
 
 /// Settings of the bridge.
 pub struct BridgeSettings {
@@ -105,6 +117,16 @@ pub struct BridgeSettings {
     pub trunks: Option<Arc<Trunks>>,
     /// Whether transfers to international numbers name them by `sip:` and not by `tel:`.
     pub refers_by_sip: bool,
+    /// Whether traces of calls show numbers.
+    pub trace_numbers: bool,
+    /// The gateways of the settings, and how often they are asked how they are; none are asked for zero.
+    pub gateways: Vec<Trunk>,
+    /// See `gateways`.
+    pub gateway_checks: Duration,
+    /// Says whether a call may be redirected to a URI, and how it is reached there; none may without it.
+    pub redirects: Option<Redirects>,
+    /// Telephones that may register here.
+    pub phones: Vec<Phone>,
     /// Accounts that are kept registered elsewhere.
     pub registrations: Vec<Account>,
     /// What callers hear before they are in a room, if there is anything to say it.
@@ -147,6 +169,8 @@ struct Kept {
     prompts: Option<Arc<dyn Prompts>>,
     challenger: Challenger,
     health: outbound::Health,
+    redirects: Option<Redirects>,
+    gateways: checks::Gateways,
 }
 
 #[derive(Default)]
@@ -157,6 +181,8 @@ struct Calls {
     /// The rooms they will join.
     placing_into: Vec<String>,
     ended: VecDeque<Arc<CallHandle>>,
+    /// Those that have failed, for longer.
+    failed: VecDeque<Arc<CallHandle>>,
     stopping: bool,
     /// Whether new calls are refused.
     closed: bool,
@@ -260,6 +286,9 @@ impl Inner {
             }
             let mut calls = inner.table();
             calls.live.remove(&handle.sip_call_id);
+            if handle.has_failed() {
+                calls.failed.push_back(Arc::clone(&handle));
+            }
             calls.ended.push_back(handle);
             calls.forget(Instant::now());
             drop(calls);
@@ -275,31 +304,37 @@ impl Calls {
     }
 
     fn forget(&mut self, now: Instant) {
-        let old = |handle: &Arc<CallHandle>| {
-            let ended = handle.ended().unwrap_or(handle.began);
-            now.saturating_duration_since(ended) > REMEMBERED
-        };
-        while self.ended.front().is_some_and(old) {
-            self.ended.pop_front();
-        }
-        while self.ended.len() > MOST_REMEMBERED {
-            let dropped = self.oldest_of_whoever_has_most();
-            self.ended.remove(dropped.unwrap_or_default());
-        }
+        forget(&mut self.ended, (REMEMBERED, MOST_REMEMBERED), now);
+        forget(&mut self.failed, (FAILED_REMEMBERED, MOST_FAILED), now);
     }
+}
 
-    /// The oldest call that has ended of the owner who has most of these: the calls of one forget none of another's.
-    fn oldest_of_whoever_has_most(&self) -> Option<usize> {
-        fn whose(handle: &Arc<CallHandle>) -> Option<&str> {
-            handle.owner.as_ref().and_then(Owner::tenant)
-        }
-        let mut counts: HashMap<Option<&str>, usize> = HashMap::new();
-        for handle in &self.ended {
-            *counts.entry(whose(handle)).or_default() += 1;
-        }
-        let (most, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
-        self.ended.iter().position(|handle| whose(handle) == most)
+/// Forgets calls that ended too long ago, and those that are too many.
+fn forget(ended: &mut VecDeque<Arc<CallHandle>>, (age, most): (Duration, usize), now: Instant) {
+    let old = |handle: &Arc<CallHandle>| {
+        let ended = handle.ended().unwrap_or(handle.began);
+        now.saturating_duration_since(ended) > age
+    };
+    while ended.front().is_some_and(old) {
+        ended.pop_front();
     }
+    while ended.len() > most {
+        let dropped = oldest_of_whoever_has_most(ended);
+        ended.remove(dropped.unwrap_or_default());
+    }
+}
+
+/// The oldest call that has ended of the owner who has most of these: the calls of one forget none of another's.
+fn oldest_of_whoever_has_most(ended: &VecDeque<Arc<CallHandle>>) -> Option<usize> {
+    fn whose(handle: &Arc<CallHandle>) -> Option<&str> {
+        handle.owner.as_ref().and_then(Owner::tenant)
+    }
+    let mut counts: HashMap<Option<&str>, usize> = HashMap::new();
+    for handle in ended {
+        *counts.entry(whose(handle)).or_default() += 1;
+    }
+    let (most, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+    ended.iter().position(|handle| whose(handle) == most)
 }
 
 impl Bridge {
@@ -311,12 +346,14 @@ impl Bridge {
     ) -> Result<Self, String> {
         let media =
             Media::start(settings.media).map_err(|error| format!("sip.rtp_ports: {error}"))?;
-        let (agent, invitations) = Agent::start(
-            settings.allowed,
-            settings.unacknowledged,
-            settings.tls,
-            settings.advertised,
-        );
+        let (agent, invitations) = Agent::with(AgentSettings {
+            allowed: settings.allowed,
+            unacknowledged: settings.unacknowledged,
+            tls: settings.tls,
+            advertised: settings.advertised,
+            shows_users: settings.trace_numbers,
+            phones: Phones::new(settings.phones),
+        });
         let mut addresses = Vec::new();
         for listen in &settings.listen {
             let Listen { protocol, address } = listen;
@@ -346,6 +383,8 @@ impl Bridge {
                 prompts: settings.prompts,
                 challenger: Challenger::new(Instant::now()),
                 health: outbound::Health::default(),
+                redirects: settings.redirects,
+                gateways: checks::Gateways::new(settings.gateways),
             },
             registrar,
             calls: Mutex::default(),
@@ -353,6 +392,9 @@ impl Bridge {
             runtime: Handle::current(),
             addresses,
         });
+        if !settings.gateway_checks.is_zero() {
+            checks::begin(&inner, settings.gateway_checks);
+        }
         tokio::spawn(inbound::take_calls(Arc::clone(&inner), invitations));
         Ok(Self { inner })
     }
@@ -441,6 +483,84 @@ impl Bridge {
         handle.commands.send(hang_up).await.map_err(|_| gone())
     }
 
+    /// Puts a call on hold, or takes it off.
+    pub async fn hold(&self, call: &CallOf, hold: Hold) -> Result<(), CallError> {
+        let handle = self.handle(call)?;
+        let held = hold != Hold::Off;
+        self.part(&handle, Some(held), None).await?;
+        // It may have to be made first; by then the call may be off hold.
+        if hold == Hold::Music
+            && let Some(samples) = self.sound(Prompt::Hold).await
+        {
+            let sound = Sound {
+                samples,
+                repeats: true,
+            };
+            self.part(&handle, None, Some(sound)).await?;
+        }
+        Ok(())
+    }
+
+    async fn part(
+        &self,
+        handle: &CallHandle,
+        held: Option<bool>,
+        sound: Option<Sound>,
+    ) -> Result<(), CallError> {
+        let (done, possible) = oneshot::channel();
+        let request = HoldRequest { held, sound, done };
+        let command = Command::Hold(request);
+        handle.commands.send(command).await.map_err(|_| gone())?;
+        match possible.await {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                let message = "the call is not answered yet";
+                Err(CallError::new(CallErrorKind::Precondition, message))
+            }
+            Err(_) => Err(gone()),
+        }
+    }
+
+    /// Tells a call what was understood of what its phone has said. A busy call does without.
+    pub fn heard(&self, call: &CallOf, text: &str) {
+        if let Ok(handle) = self.handle(call) {
+            let _full = handle.commands.try_send(Command::Heard(text.to_owned()));
+        }
+    }
+
+    /// Changes attributes of a call's participant.
+    pub async fn describe(
+        &self,
+        call: &CallOf,
+        attributes: Vec<(String, String)>,
+    ) -> Result<(), CallError> {
+        let handle = self.handle(call)?;
+        let (done, told) = oneshot::channel();
+        let command = Command::Describe(attributes, done);
+        handle.commands.send(command).await.map_err(|_| gone())?;
+        told.await.map_err(|_| gone())
+    }
+
+    /// Tells somebody that the caller for whom they were called has gone, and ends their call.
+    pub async fn dismiss(&self, call: &CallOf) -> Result<(), CallError> {
+        let handle = self.handle(call)?;
+        if let Some(samples) = self.sound(Prompt::CallerLeft).await {
+            let length = SampleRate::HZ_48000.duration_of(samples.len());
+            let sound = Sound {
+                samples,
+                repeats: false,
+            };
+            if self.part(&handle, Some(true), Some(sound)).await.is_ok() {
+                sleep(length + LAST_WORDS).await;
+            }
+        }
+        self.hang_up(call).await
+    }
+
+    async fn sound(&self, prompt: Prompt) -> Option<Arc<[i16]>> {
+        self.inner.settings.prompts.as_ref()?.sound(prompt).await
+    }
+
     /// The call id in a participant's attributes is only text: the call is theirs if room and identity match, too.
     fn handle(&self, call: &CallOf) -> Result<Arc<CallHandle>, CallError> {
         let handle = self.inner.table().live.get(&call.sip_call_id).cloned();
@@ -452,6 +572,43 @@ impl Bridge {
     /// The inbound calls that were refused lately.
     pub fn refused(&self) -> Vec<RefusedCall> {
         self.inner.agent.refused().all()
+    }
+
+    /// What was seen of calls: those that were refused, those that have failed, and those that there are. Without messages.
+    pub fn traces(&self) -> Vec<CallTrace> {
+        let mut traces = self.inner.agent.refused().traces();
+        let mut calls = self.inner.table();
+        calls.forget(Instant::now());
+        let ended = calls.ended.iter().filter(|handle| !handle.has_failed());
+        let all = calls.failed.iter().chain(ended).chain(calls.live.values());
+        traces.extend(all.map(|handle| handle.trace(false)));
+        drop(calls);
+        traces.sort_by_key(|trace| trace.at);
+        traces
+    }
+
+    /// The trace of this id, with its messages.
+    pub fn trace(&self, id: &str) -> Option<CallTrace> {
+        let found = {
+            let calls = self.inner.table();
+            let of_id = |handle: &&Arc<CallHandle>| handle.sip_call_id == id;
+            let ended = calls.failed.iter().chain(&calls.ended).find(of_id);
+            calls.live.get(id).or(ended).cloned()
+        };
+        match found {
+            Some(handle) => Some(handle.trace(true)),
+            None => self.inner.agent.refused().trace(id),
+        }
+    }
+
+    /// The gateways of the settings.
+    pub fn gateways(&self) -> Vec<GatewayReport> {
+        self.inner.settings.gateways.reports()
+    }
+
+    /// The telephones that may register here.
+    pub fn phones(&self) -> Vec<PhoneReport> {
+        self.inner.agent.phones().reports(Instant::now())
     }
 
     /// The accounts that are kept registered.
@@ -558,6 +715,9 @@ mod tests {
             let [id, room] = [id, "room"].map(str::to_owned);
             let none = String::new;
             let (handle, _) = CallHandle::new(id, direction, room, none(), owner, none());
+            if handle.has_failed() {
+                calls.failed.push_back(Arc::clone(&handle));
+            }
             calls.ended.push_back(handle);
             calls.forget(Instant::now());
         };

@@ -1,7 +1,7 @@
 //! Outbound calls: which gateway and which of its addresses a call goes to, and to which it goes next when that one fails
 //! (RFC 3263 section 4.3). A gateway that has failed comes after the others for a while.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,31 +10,54 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::super::agent::digest::Credentials;
-use super::super::agent::{Leg, Outbound, Reached, resolve};
+use super::super::agent::{Leg, Outbound, Protocol, Reached, resolve};
 use super::super::call::attributes::{self, Ends};
 use super::super::call::task::{CallHandle, Membership, Task};
 use super::super::call::{Call, Limits};
+use super::super::classify::{Wanted, networks};
 use super::super::media::CallMedia;
 use super::{Inner, JOIN_PATIENCE, call_id, full, full_room, join, protocol};
+use vivavoce_config::SipTransport;
 use vivavoce_core::egress_policy::is_public;
 use vivavoce_core::phone::Gateway;
 use vivavoce_seams::rooms::link::{Join, LinkEvent, RoomLink};
 use vivavoce_seams::rooms::telephone::{
-    CallError, CallErrorKind, Direction, Line, NewCall, PlacedCall, Trunk,
+    CallError, CallErrorKind, Callee, Direction, Line, NewCall, PlacedCall, Trunk, Via, attribute,
 };
 
 /// How long a gateway or an address that has failed comes after the others.
 const REST: Duration = Duration::from_secs(30);
 /// The most places that are remembered.
 const MOST_RESTING: usize = 1_024;
+/// How often one call may be redirected.
+const MOST_REDIRECTIONS: usize = 5;
 
 /// What has failed a moment ago: gateways and addresses, as text.
 #[derive(Debug, Default)]
-pub(super) struct Health(Mutex<HashMap<String, Instant>>);
+pub(super) struct Health {
+    failed: Mutex<HashMap<String, Instant>>,
+    /// Those that do not answer when they are asked.
+    down: Mutex<HashSet<String>>,
+}
 
 impl Health {
     fn table(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Somebody has asked how it is.
+    pub fn found(&self, place: &str, is_up: bool) {
+        let mut down = self.down.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_up {
+            down.remove(place);
+        } else if down.len() < MOST_RESTING {
+            down.insert(place.to_owned());
+        }
+    }
+
+    fn is_down(&self, place: &str) -> bool {
+        let down = self.down.lock().unwrap_or_else(PoisonError::into_inner);
+        down.contains(place)
     }
 
     /// It has failed.
@@ -52,9 +75,9 @@ impl Health {
     }
 
     fn rests(&self, place: &str, now: Instant) -> bool {
-        let table = self.table();
-        let since = table.get(place);
-        since.is_some_and(|since| now.saturating_duration_since(*since) < REST)
+        let since = self.table().get(place).copied();
+        since.is_some_and(|since| now.saturating_duration_since(since) < REST)
+            || self.is_down(place)
     }
 
     /// The same places, those that rest at the end.
@@ -66,10 +89,17 @@ impl Health {
     }
 }
 
+/// A gateway, and whom it is to call there.
+#[derive(Debug, Clone)]
+struct Stop {
+    trunk: Trunk,
+    to: Callee,
+}
+
 /// The places where a call may go, in order.
 struct Hops {
-    trunks: VecDeque<Trunk>,
-    current: Option<(Trunk, VecDeque<SocketAddr>)>,
+    stops: VecDeque<Stop>,
+    current: Option<(Stop, VecDeque<SocketAddr>)>,
     /// Where the last attempt went.
     last: Option<(Gateway, SocketAddr)>,
 }
@@ -77,6 +107,7 @@ struct Hops {
 /// A place that is reached.
 struct Hop {
     trunk: Trunk,
+    to: Callee,
     reached: Reached,
     remote: SocketAddr,
 }
@@ -84,10 +115,13 @@ struct Hop {
 impl Hops {
     fn new(inner: &Inner, call: &NewCall, now: Instant) -> Self {
         let trunks = std::iter::once(&call.trunk).chain(&call.alternatives);
-        let trunks = trunks.cloned().collect();
-        let name = |trunk: &Trunk| trunk.gateway.to_string();
+        let stops = trunks.map(|trunk| Stop {
+            trunk: trunk.clone(),
+            to: call.to.clone(),
+        });
+        let name = |stop: &Stop| stop.trunk.gateway.to_string();
         Self {
-            trunks: inner.settings.health.sorted(trunks, name, now),
+            stops: inner.settings.health.sorted(stops.collect(), name, now),
             current: None,
             last: None,
         }
@@ -95,7 +129,7 @@ impl Hops {
 
     fn is_empty(&self) -> bool {
         let addresses = self.current.as_ref();
-        self.trunks.is_empty() && addresses.is_none_or(|(_, addresses)| addresses.is_empty())
+        self.stops.is_empty() && addresses.is_none_or(|(_, addresses)| addresses.is_empty())
     }
 
     /// The next place to which a flow can be opened; the error of the last one where there is none.
@@ -104,16 +138,17 @@ impl Hops {
         let mut failed = none();
         loop {
             let next = match &mut self.current {
-                Some((trunk, addresses)) => addresses.pop_front().map(|one| (trunk.clone(), one)),
+                Some((stop, addresses)) => addresses.pop_front().map(|one| (stop.clone(), one)),
                 None => None,
             };
-            if let Some((trunk, remote)) = next {
+            if let Some((Stop { trunk, to }, remote)) = next {
                 let gateway = trunk.gateway.clone();
                 match inner.flow(&trunk, remote).await {
                     Ok(reached) => {
                         self.last = Some((gateway, remote));
                         return Ok(Hop {
                             trunk,
+                            to,
                             reached,
                             remote,
                         });
@@ -129,21 +164,21 @@ impl Hops {
                 }
             }
             // The gateway has no address that is left.
-            if let Some((trunk, _)) = self.current.take() {
-                let gateway = trunk.gateway.to_string();
+            if let Some((stop, _)) = self.current.take() {
+                let gateway = stop.trunk.gateway.to_string();
                 inner.settings.health.failed(&gateway, Instant::now());
             }
-            let Some(trunk) = self.trunks.pop_front() else {
+            let Some(stop) = self.stops.pop_front() else {
                 return Err(failed);
             };
-            match inner.addresses(&trunk).await {
+            match inner.addresses(&stop.trunk).await {
                 Ok(addresses) => {
                     let name = |address: &SocketAddr| address.to_string();
                     let addresses = inner
                         .settings
                         .health
                         .sorted(addresses, name, Instant::now());
-                    self.current = Some((trunk, addresses));
+                    self.current = Some((stop, addresses));
                 }
                 Err(error) => failed = error,
             }
@@ -172,6 +207,8 @@ pub struct Redial {
     inner: Arc<Inner>,
     call: NewCall,
     hops: Hops,
+    /// How often it was redirected.
+    redirections: usize,
 }
 
 /// A call that has gone elsewhere.
@@ -190,6 +227,30 @@ impl Redial {
     /// Whether there is somewhere else.
     pub fn has_more(&self) -> bool {
         !self.hops.is_empty()
+    }
+
+    /// Goes to these URIs next, as far as it may; whether it may go to any.
+    pub fn redirect(&mut self, contacts: &[String]) -> bool {
+        let Some(redirects) = &self.inner.settings.redirects else {
+            return false;
+        };
+        self.redirections += 1;
+        if self.redirections > MOST_REDIRECTIONS {
+            tracing::warn!("a call is redirected too often");
+            return false;
+        }
+        let allowed = contacts.iter().filter_map(|contact| redirects(contact));
+        let mut stops: VecDeque<Stop> = allowed.map(|(to, trunk)| Stop { trunk, to }).collect();
+        if stops.is_empty() {
+            tracing::warn!("a call is redirected to where it may not go (sip.allowed_hosts)");
+            return false;
+        }
+        stops.append(&mut self.hops.stops);
+        self.hops.stops = stops;
+        self.hops.current = None;
+        // It has not failed.
+        self.hops.last = None;
+        true
     }
 
     /// Somebody has answered at the last place.
@@ -251,6 +312,7 @@ pub(super) async fn place(
     line: Line,
 ) -> Result<PlacedCall, CallError> {
     let inner = &inner;
+    let call = inner.at_its_phone(call)?;
     let mut slot = inner.slot().ok_or_else(full)?;
     slot.permit = Some(line.permit);
     if !slot.enter(&call.room) {
@@ -274,6 +336,14 @@ pub(super) async fn place(
     };
     let mut told = attributes::of_call(&sip_call_id, "dialing", &ends);
     told.extend(call.attributes.iter().cloned());
+    if let Some(classify) = call.classify {
+        media.classify(Wanted {
+            network: networks::of_number(call.to.as_str()),
+            beep_within: classify.beep_within,
+        });
+        told.retain(|(name, _)| name != attribute::CLASSIFIES);
+        told.push((attribute::CLASSIFIES.to_owned(), "true".to_owned()));
+    }
     let mut link = inner
         .join(Join {
             metadata: call.metadata.clone(),
@@ -305,6 +375,7 @@ pub(super) async fn place(
         inner: Arc::clone(inner),
         call,
         hops,
+        redirections: 0,
     };
     let task = Task {
         call: Call::outbound(limits, redial.has_more(), Instant::now()),
@@ -327,16 +398,53 @@ pub(super) async fn place(
 }
 
 impl Inner {
-    /// The addresses of a gateway.
-    async fn addresses(&self, trunk: &Trunk) -> Result<Vec<SocketAddr>, CallError> {
+    /// The call of a telephone that is registered here goes to where it is, and its URI is that of the telephone's `Contact`.
+    fn at_its_phone(&self, mut call: NewCall) -> Result<NewCall, CallError> {
+        let Callee::Phone { user, tenant } = &call.to else {
+            return Ok(call);
+        };
+        let found = self
+            .agent
+            .phones()
+            .find(user, tenant.as_ref(), Instant::now());
+        let found = found.ok_or_else(|| {
+            let message = "no telephone of this name is registered";
+            CallError::new(CallErrorKind::Unavailable, message)
+        })?;
+        call.trunk = Trunk {
+            gateway: found.host,
+            transport: match found.protocol {
+                Protocol::Udp => SipTransport::Udp,
+                Protocol::Tcp => SipTransport::Tcp,
+                Protocol::Tls => SipTransport::Tls,
+            },
+            // What its Contact and its SDP say may be behind a NAT: it is reached where it has registered from.
+            private: false,
+            via: Some(Via {
+                at: Gateway {
+                    host: found.source.ip().to_string(),
+                    port: Some(found.source.port()),
+                },
+                routed: false,
+            }),
+            ..call.trunk
+        };
+        call.to = Callee::User(found.user);
+        call.alternatives.clear();
+        Ok(call)
+    }
+
+    /// The addresses of a gateway, or of the place by which it is reached.
+    pub(super) async fn addresses(&self, trunk: &Trunk) -> Result<Vec<SocketAddr>, CallError> {
         let protocol = protocol(trunk.transport);
-        let gateway = &trunk.gateway;
+        let gateway = trunk.via.as_ref().map_or(&trunk.gateway, |via| &via.at);
+        let is_phone = trunk.via.as_ref().is_some_and(|via| !via.routed);
         let addresses = resolve::addresses(&gateway.host, gateway.port, protocol).await;
         let addresses = addresses.map_err(|error| {
             let message = format!("cannot resolve the gateway {gateway}: {error}");
             CallError::new(CallErrorKind::Unavailable, message)
         })?;
-        if !trunk.private && !addresses.iter().all(|address| is_public(address.ip())) {
+        if !trunk.private && !is_phone && !addresses.iter().all(|address| is_public(address.ip())) {
             return Err(CallError::new(
                 CallErrorKind::Refused,
                 format!(
@@ -349,8 +457,12 @@ impl Inner {
     }
 
     /// Opens a flow to an address of a gateway.
-    async fn flow(&self, trunk: &Trunk, remote: SocketAddr) -> Result<Reached, CallError> {
-        let gateway = &trunk.gateway;
+    pub(super) async fn flow(
+        &self,
+        trunk: &Trunk,
+        remote: SocketAddr,
+    ) -> Result<Reached, CallError> {
+        let gateway = trunk.via.as_ref().map_or(&trunk.gateway, |via| &via.at);
         let reached = self
             .agent
             .reach(protocol(trunk.transport), remote, &gateway.host)
@@ -375,15 +487,20 @@ impl Inner {
     fn dial(&self, call: &NewCall, hop: Hop, offer: String) -> Result<Leg, CallError> {
         let Hop {
             trunk,
+            to,
             reached,
             remote,
         } = hop;
+        let proxy = trunk.via.as_ref().filter(|via| via.routed);
         let login = trunk.login.as_ref();
         let outbound = Outbound {
             protocol: protocol(trunk.transport),
             remote,
             host: trunk.gateway.to_string(),
-            to: call.to.as_str().to_owned(),
+            proxy: proxy.map(|via| via.at.to_string()),
+            identity: trunk.identity,
+            hides_caller: call.hides_caller,
+            to: to.as_str().to_owned(),
             from: call.from.as_str().to_owned(),
             from_domain: trunk.from_domain.clone(),
             display_name: call.display_name.clone(),

@@ -2,7 +2,7 @@
 
 use super::super::agent::header::Address;
 use vivavoce_core::phone::PhoneNumber;
-use vivavoce_seams::rooms::telephone::attribute;
+use vivavoce_seams::rooms::telephone::{AnswerFinding, attribute};
 
 /// Limit of header attributes per call.
 const MOST_HEADERS: usize = 32;
@@ -70,6 +70,34 @@ pub fn of_headers(headers: &[(String, String)]) -> Vec<(String, String)> {
         told.push((name, cut(value)));
     }
     told
+}
+
+/// The attributes that tell who has answered.
+pub fn of_finding(finding: AnswerFinding) -> Vec<(String, String)> {
+    let told = match finding {
+        AnswerFinding::Classified(found) => vec![
+            (attribute::ANSWERED_BY, found.result.as_str().to_owned()),
+            (
+                attribute::ANSWERED_BY_CONFIDENCE,
+                (f32::from(found.confidence) / 100.0).to_string(),
+            ),
+            (
+                attribute::ANSWERED_BY_REASON,
+                found.reason.as_str().to_owned(),
+            ),
+            (attribute::ANSWERED_BY_AFTER, found.after_ms.to_string()),
+            (attribute::ANSWERED_BY_SOUND, found.sound_ms.to_string()),
+        ],
+        AnswerFinding::Beep { heard, after_ms } => {
+            let heard = if heard { "heard" } else { "none" };
+            vec![
+                (attribute::BEEP, heard.to_owned()),
+                (attribute::BEEP_AFTER, after_ms.to_string()),
+            ]
+        }
+    };
+    let owned = |(name, value): (&str, String)| (name.to_owned(), value);
+    told.into_iter().map(owned).collect()
 }
 
 /// The value of a header as an attribute has it.

@@ -36,6 +36,8 @@ pub enum Input {
     Answered,
     /// Our INVITE was refused.
     Failed(Failure),
+    /// Our INVITE was redirected to somewhere that it may go.
+    Redirected,
     /// The INVITE was sent elsewhere, from where there is more.
     Redialled(bool),
     /// There was nowhere else to send it.
@@ -251,6 +253,12 @@ impl Call {
                     self.over(cause, outputs);
                 }
             }
+            Input::Redirected => {
+                if let Phase::Dialing { .. } = self.phase {
+                    self.phase = Phase::Redialling(HangupCause::Failed);
+                    outputs.push(Output::Redial);
+                }
+            }
             Input::Redialled(more) => {
                 if let Phase::Redialling(_) = self.phase {
                     self.phase = Phase::Dialing {
@@ -355,6 +363,7 @@ impl Call {
             Input::Progress(_)
             | Input::Answered
             | Input::Failed(_)
+            | Input::Redirected
             | Input::Redialled(_)
             | Input::NotRedialled
             | Input::Unacknowledged
@@ -403,6 +412,7 @@ impl Call {
             Input::Progress(_)
             | Input::Answered
             | Input::Failed(_)
+            | Input::Redirected
             | Input::Redialled(_)
             | Input::NotRedialled
             | Input::Referred { .. }
@@ -447,6 +457,7 @@ impl Call {
             Input::Progress(_)
             | Input::Answered
             | Input::Failed(_)
+            | Input::Redirected
             | Input::Redialled(_)
             | Input::NotRedialled
             | Input::Referred { .. }
@@ -515,14 +526,17 @@ const fn patience(more: bool) -> Duration {
 const fn is_elsewhere(failure: &Failure) -> bool {
     match failure {
         Failure::Unreachable => true,
+        Failure::Redirected { .. } => false,
         Failure::Refused { code, .. } => matches!(code, 408 | 502..=504),
     }
 }
 
 /// The hang-up cause for a failed call.
 pub fn cause(failure: &Failure) -> HangupCause {
-    let Failure::Refused { code, .. } = failure else {
-        return HangupCause::Unreachable;
+    let code = match failure {
+        Failure::Refused { code, .. } => code,
+        Failure::Redirected { .. } => return HangupCause::Failed,
+        Failure::Unreachable => return HangupCause::Unreachable,
     };
     match code {
         401 | 403 | 407 => HangupCause::Unauthorized,

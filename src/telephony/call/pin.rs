@@ -11,13 +11,17 @@ const PAUSE: Duration = Duration::from_secs(5);
 const MOST_QUESTIONS: u8 = 3;
 const MOST_WRONG: u8 = 3;
 
-/// What is said to a caller.
+/// What is said, or played, to somebody on the telephone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Prompt {
     /// Asks for the PIN.
     EnterPin,
     /// The PIN was wrong.
     WrongPin,
+    /// What somebody on hold hears, again and again.
+    Hold,
+    /// The caller for whom somebody was called has hung up.
+    CallerLeft,
 }
 
 /// What to do.

@@ -2,21 +2,22 @@
 
 use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{interval, sleep_until, timeout};
 
-use super::super::agent::{Leg, LegEvent, Offered};
+use super::super::agent::{Failure, Leg, LegEvent, Offered, allows_info};
 use super::super::bridge::{Desk, Redial, Redialled, Rooms};
+use super::super::ladder::Ladder;
 use super::super::media::{CallMedia, MediaEvent, MediaReport};
 use super::pin::{PinEntry, Prompt, Step};
 use super::{Call, Input, Outcome, Output, attributes};
 use vivavoce_auth::Owner;
 use vivavoce_seams::rooms::link::{LinkControl, LinkEvent, LinkEvents, RoomLink, TelephoneKey};
 use vivavoce_seams::rooms::telephone::{
-    self, CallError, CallErrorKind, CallNews, CallStatus, Direction, HangupCause, NewsSender,
-    TransferTarget, attribute,
+    self, AnswerFinding, CallError, CallErrorKind, CallNews, CallStatus, CallTrace, Direction,
+    HangupCause, NewsSender, TraceState, TransferTarget, attribute,
 };
 
 /// How long the end of a call waits for SIP and the room.
@@ -26,6 +27,30 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Callers that may wait for the outcome of one transfer.
 const MOST_WAITING: usize = 16;
 
+/// Gateways whose signalling is kept for one call.
+const MOST_LADDERS: usize = 16;
+
+/// Whether a call with this end has failed. Who hangs up, or changes their mind, has not.
+const fn has_failed(cause: HangupCause, answered: bool) -> bool {
+    match cause {
+        HangupCause::Busy
+        | HangupCause::Declined
+        | HangupCause::NoAnswer
+        | HangupCause::NotFound
+        | HangupCause::Unauthorized
+        | HangupCause::Unreachable
+        | HangupCause::Media
+        | HangupCause::MediaTimeout
+        | HangupCause::Failed => true,
+        HangupCause::Local => !answered,
+        HangupCause::Remote
+        | HangupCause::Cancelled
+        | HangupCause::Transferred
+        | HangupCause::TooLong
+        | HangupCause::Shutdown => false,
+    }
+}
+
 /// A command to a call.
 #[derive(Debug)]
 pub enum Command {
@@ -33,6 +58,32 @@ pub enum Command {
     HangUp(HangupCause),
     /// Transfer the call.
     Transfer(TransferRequest),
+    /// Put it on hold, or take it off.
+    Hold(HoldRequest),
+    /// Change attributes of its participant. Told when that is done.
+    Describe(Vec<(String, String)>, oneshot::Sender<()>),
+    /// This was understood of what its phone has said.
+    Heard(String),
+}
+
+/// A request to part a call from its room, or to bring the two together again.
+#[derive(Debug)]
+pub struct HoldRequest {
+    /// Whether it is parted; `None` leaves that as it is.
+    pub held: Option<bool>,
+    /// What the phone hears while it is parted.
+    pub sound: Option<Sound>,
+    /// Whether it could be done: not before the call is answered.
+    pub done: oneshot::Sender<bool>,
+}
+
+/// A sound for a phone, mono at 48 kHz.
+#[derive(Debug, Clone)]
+pub struct Sound {
+    /// Its samples.
+    pub samples: Arc<[i16]>,
+    /// Whether it is played again and again.
+    pub repeats: bool,
 }
 
 /// A request to transfer a call.
@@ -63,6 +114,7 @@ pub struct CallHandle {
     pub hostname: String,
     /// When the call began.
     pub began: Instant,
+    started: SystemTime,
     /// Commands to its task.
     pub commands: mpsc::Sender<Command>,
     state: Mutex<State>,
@@ -80,6 +132,10 @@ struct State {
     answered: Option<Instant>,
     ended: Option<Instant>,
     media: Option<MediaReport>,
+    /// What is seen of its signalling: one for each gateway that it was sent to.
+    ladders: Vec<Ladder>,
+    /// The status that has refused it.
+    refused: Option<u16>,
 }
 
 impl CallHandle {
@@ -113,7 +169,10 @@ impl CallHandle {
                 answered: None,
                 ended: None,
                 media: None,
+                ladders: Vec::new(),
+                refused: None,
             }),
+            started: SystemTime::now(),
         };
         (Arc::new(handle), receiver)
     }
@@ -189,6 +248,59 @@ impl CallHandle {
         }
     }
 
+    /// What is seen of the signalling of one more dialog of this call.
+    fn follows(&self, ladder: Ladder) {
+        let mut state = self.state();
+        if state.ladders.len() < MOST_LADDERS {
+            state.ladders.push(ladder);
+        }
+    }
+
+    /// Whether it is over, and not because somebody has ended it.
+    pub fn has_failed(&self) -> bool {
+        let state = self.state();
+        let answered = state.answered.is_some();
+        state
+            .status
+            .cause()
+            .is_some_and(|cause| has_failed(cause, answered))
+    }
+
+    /// What was seen of its signalling.
+    pub fn trace(&self, with_messages: bool) -> CallTrace {
+        let state = self.state().clone();
+        let cause = state.status.cause();
+        let failed = cause.is_some_and(|cause| has_failed(cause, state.answered.is_some()));
+        let mut messages = Vec::new();
+        let mut left_out = 0;
+        if with_messages {
+            for ladder in &state.ladders {
+                let (these, less) = ladder.messages();
+                messages.extend(these);
+                left_out += less;
+            }
+        }
+        CallTrace {
+            id: self.sip_call_id.clone(),
+            state: match cause {
+                None => TraceState::Live,
+                Some(_) if failed => TraceState::Failed,
+                Some(_) => TraceState::Ended,
+            },
+            direction: self.direction,
+            owner: self.owner.clone(),
+            at: self.started,
+            room: state.room,
+            identity: state.identity,
+            status: state.refused.filter(|_| failed),
+            reason: cause.map_or("", HangupCause::as_str).to_owned(),
+            times: 1,
+            seen: state.ladders.iter().map(Ladder::len).sum(),
+            left_out,
+            messages,
+        }
+    }
+
     /// Its participant is in another room now.
     fn moved(&self, room: String) -> CallNews {
         let status = {
@@ -211,6 +323,16 @@ impl CallHandle {
             identity,
             owner: self.owner.clone(),
             status,
+            finding: None,
+        }
+    }
+
+    /// It was found out who has answered.
+    fn found(&self, finding: AnswerFinding) -> CallNews {
+        let status = self.state().status;
+        CallNews {
+            finding: Some(finding),
+            ..self.news(status)
         }
     }
 }
@@ -271,6 +393,7 @@ enum Woken {
     Report,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Running {
     task: Task,
     room: Room,
@@ -280,11 +403,15 @@ struct Running {
     redialling: Option<oneshot::Receiver<Option<Redialled>>>,
     /// Whether media has been negotiated.
     agreed: bool,
+    /// Whether it is parted from its room.
+    held: bool,
     /// Requests that wait for the current transfer, and its target.
     moving: Option<TransferTarget>,
     refer_to: String,
     accepted: Vec<oneshot::Sender<()>>,
     waiting: Vec<oneshot::Sender<Result<(), CallError>>>,
+    /// Whether the other side takes INFO.
+    info: bool,
     goodbye: Goodbye,
     over: bool,
 }
@@ -316,12 +443,15 @@ impl Task {
             }
         }
         let agreed = self.answer.is_some();
+        let info = self.leg.takes_info();
         let mut running = Running {
+            info,
             task: self,
             room,
             pin,
             redialling: None,
             agreed,
+            held: false,
             moving: None,
             refer_to: String::new(),
             accepted: Vec::new(),
@@ -334,6 +464,7 @@ impl Task {
             running.task.handle.direction,
         );
         tracing::info!(call, ?direction, "call started");
+        running.task.handle.follows(running.task.leg.ladder());
         running.tell(*running.task.call.status()).await;
         if running.pin.is_some() {
             running.give(Input::Ask).await;
@@ -345,7 +476,12 @@ impl Task {
             .status()
             .cause()
             .map_or("", HangupCause::as_str);
-        tracing::info!(call, ?direction, cause, "call ended");
+        if running.task.handle.has_failed() {
+            let status = running.task.handle.state().refused;
+            tracing::warn!(call, ?direction, cause, status, "call failed");
+        } else {
+            tracing::info!(call, ?direction, cause, "call ended");
+        }
         running.finish().await;
     }
 }
@@ -483,6 +619,7 @@ impl Running {
                 if let Some(sdp) = sdp {
                     self.agreed = media.accepted(&sdp).is_ok();
                 }
+                self.info = allows_info(&headers);
                 let tag = self.task.leg.remote_tag();
                 let mut told = attributes::of_dialog(self.task.leg.call_id(), tag.as_deref());
                 // Only headers that the gateway has added: numbers are known already.
@@ -491,7 +628,21 @@ impl Running {
                 self.tell_attributes(told);
                 Input::Answered
             }
-            LegEvent::Failed(failure) => Input::Failed(failure),
+            LegEvent::Failed(failure) => {
+                if let Failure::Refused { code, .. } | Failure::Redirected { code, .. } = &failure {
+                    self.task.handle.state().refused = Some(*code);
+                }
+                let contacts = match &failure {
+                    Failure::Redirected { contacts, .. } => contacts.as_slice(),
+                    _ => &[],
+                };
+                let redial = self.task.redial.as_mut().filter(|_| !contacts.is_empty());
+                if redial.is_some_and(|redial| redial.redirect(contacts)) {
+                    Input::Redirected
+                } else {
+                    Input::Failed(failure)
+                }
+            }
             LegEvent::Cancelled => Input::Cancelled,
             LegEvent::Acknowledged { sdp } => {
                 media.acknowledged();
@@ -518,6 +669,12 @@ impl Running {
                 self.press(digit);
                 return None;
             }
+            LegEvent::DigitRefused(digit) => {
+                // From now on it hears tones.
+                self.info = false;
+                media.dtmf(digit.encode_utf8(&mut [0; 4]));
+                return None;
+            }
             LegEvent::Ended => Input::Ended,
         };
         Some(input)
@@ -528,7 +685,7 @@ impl Running {
         match &offered.sdp {
             Some(offer) => match media.answer(offer) {
                 Ok(answer) => offered.accept(Some(answer)),
-                Err(error) => offered.refuse(error.status()),
+                Err(error) => offered.refuse(error.status(), &error.to_string()),
             },
             None if offered.offerless => {
                 let offer = media.offer();
@@ -553,7 +710,7 @@ impl Running {
                 audio,
             } => media.hear(&sid, &identity, audio),
             LinkEvent::TrackUnpublished { sid, .. } => media.forget(&sid),
-            LinkEvent::Dtmf { digit, .. } if self.task.call.active() => media.dtmf(&digit),
+            LinkEvent::Dtmf { digit, .. } if self.task.call.active() => self.send_digits(&digit),
             LinkEvent::Moved { room } => {
                 let news = self.task.handle.moved(room);
                 // Who is told late learns it with what comes next.
@@ -602,6 +759,7 @@ impl Running {
             return Input::Redialled(false);
         }
         self.task.leg = leg;
+        self.task.handle.follows(self.task.leg.ladder());
         self.task.media.redirect(peer);
         self.task.media.public_only(public_only);
         self.agreed = false;
@@ -623,6 +781,38 @@ impl Running {
                 self.report();
                 None
             }
+            MediaEvent::Found(finding) => {
+                self.tell_finding(finding);
+                None
+            }
+        }
+    }
+
+    fn tell_finding(&self, finding: AnswerFinding) {
+        if let AnswerFinding::Classified(found) = finding {
+            tracing::info!(
+                call = self.task.handle.sip_call_id,
+                result = found.result.as_str(),
+                reason = found.reason.as_str(),
+                confidence = found.confidence,
+                after_ms = found.after_ms,
+                "call classified"
+            );
+        }
+        self.tell_attributes(attributes::of_finding(finding));
+        let news = self.task.handle.found(finding);
+        // It is told in the order in which it happens; where the queue is full it is lost, as it is late by then.
+        if self.task.news.try_send(news).is_err() {
+            tracing::warn!("who has answered a call is not told: too many news wait");
+        }
+    }
+
+    /// Sends digits as events; where the other side has negotiated none and takes INFO, by INFO, else as tones.
+    fn send_digits(&mut self, digits: &str) {
+        if self.info && !self.task.media.sends_events() {
+            self.task.leg.info(digits);
+        } else {
+            self.task.media.dtmf(digits);
         }
     }
 
@@ -639,6 +829,19 @@ impl Running {
             // All handles are gone.
             None => Some(Input::HangUp(HangupCause::Local)),
             Some(Command::HangUp(cause)) => Some(Input::HangUp(cause)),
+            Some(Command::Hold(request)) => {
+                self.hold(request);
+                None
+            }
+            Some(Command::Heard(text)) => {
+                self.task.media.words(&text);
+                None
+            }
+            Some(Command::Describe(attributes, done)) => {
+                self.tell_attributes(attributes);
+                let _told = done.send(());
+                None
+            }
             Some(Command::Transfer(request)) => {
                 let elsewhere = self.moving.as_ref().is_some_and(|to| *to != request.to);
                 if elsewhere || self.waiting.len() >= MOST_WAITING {
@@ -658,6 +861,25 @@ impl Running {
         }
     }
 
+    fn hold(&mut self, request: HoldRequest) {
+        let HoldRequest { held, sound, done } = request;
+        let possible = self.task.call.active();
+        let media = &self.task.media;
+        if let Some(held) = held.filter(|_| possible) {
+            self.held = held;
+            media.part(held);
+            media.hush();
+            let value = if held { "true" } else { "" };
+            self.tell_attributes(vec![(attribute::HOLD.to_owned(), value.to_owned())]);
+        }
+        match sound.filter(|_| self.held) {
+            Some(sound) if sound.repeats => media.repeat(sound.samples),
+            Some(sound) => media.say(sound.samples),
+            None => {}
+        }
+        let _told = done.send(possible);
+    }
+
     async fn perform(&mut self, output: Output) {
         match output {
             Output::Cancel => {
@@ -675,7 +897,10 @@ impl Running {
                 self.task.leg.answer(sdp);
                 self.task.media.answered();
             }
-            Output::Refuse(code) => self.task.leg.refuse(code),
+            Output::Refuse(code) => {
+                self.task.handle.state().refused = Some(code);
+                self.task.leg.refuse(code);
+            }
             // Sent at the end, while leaving the room.
             Output::Bye => self.goodbye = Goodbye::Bye,
             Output::Status(status) => {
@@ -685,7 +910,8 @@ impl Running {
                         redial.works();
                     }
                     self.task.media.answered();
-                    self.task.media.dtmf(&self.task.dtmf);
+                    let digits = std::mem::take(&mut self.task.dtmf);
+                    self.send_digits(&digits);
                 }
                 self.tell_attributes(status_attributes(&status));
                 self.tell(status).await;

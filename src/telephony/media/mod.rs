@@ -11,6 +11,7 @@ mod dtmf;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
 mod latch;
+mod listening;
 mod offer_answer;
 mod phone_to_room;
 mod plc;
@@ -40,6 +41,8 @@ use ports::Ports;
 use session::{Session, Start};
 use threads::{Call, Threads};
 
+use crate::classify::{Wanted, phrases};
+use vivavoce_core::call::AnswerFinding;
 use vivavoce_seams::rooms::link::{PublishSink, TrackAudio};
 
 /// Events that wait to be read; further ones are dropped. DTMF digits arrive at ten a second at most.
@@ -59,6 +62,12 @@ pub enum Codec {
 }
 
 impl Codec {
+    /// Parses its name.
+    pub fn parse(name: &str) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|codec| codec.name().eq_ignore_ascii_case(name))
+    }
+
     /// Its encoding name in `a=rtpmap`.
     pub const fn name(self) -> &'static str {
         match self {
@@ -156,6 +165,8 @@ pub enum MediaEvent {
     Silent,
     /// The other side put the call on hold, or resumed it.
     Held(bool),
+    /// It was found out who has answered.
+    Found(AnswerFinding),
     /// The media task has ended: there is no more audio.
     Lost,
 }
@@ -187,6 +198,14 @@ pub struct MediaReport {
     pub buffer_ms: f32,
     /// Packets that were refused: not RTP, not authentic, from an unexpected source, or beyond a rate limit.
     pub refused: u64,
+}
+
+/// The address at which an offer wants to receive audio.
+pub fn address_of(offer: &str) -> Option<IpAddr> {
+    let description = sdp::Description::parse(offer).ok()?;
+    let mut sections = description.sections.iter();
+    let audio = sections.find(|section| section.media == "audio" && section.port > 0)?;
+    audio.rtp().map(|rtp| rtp.ip().to_canonical())
 }
 
 /// Threads and ports for the media of all calls. They are released when this and every [`CallMedia`] are dropped.
@@ -325,15 +344,39 @@ impl CallMedia {
         self.call.session().say(sound);
     }
 
+    /// The same again and again, until [`Self::hush`].
+    pub fn repeat(&self, sound: Arc<[i16]>) {
+        self.call.session().repeat(sound);
+    }
+
     /// Ends the sound that is being played.
     pub fn hush(&self) {
         self.call.session().hush();
+    }
+
+    /// Listens from now on to who answers.
+    pub fn classify(&self, wanted: Wanted) {
+        self.call.session().classify(wanted, Instant::now());
+    }
+
+    /// Tells whoever listens what was understood of what the phone has said.
+    pub fn words(&self, text: &str) {
+        // Before the call is held: its sound does not wait for a search.
+        if let Some(meaning) = phrases::meaning(text) {
+            self.call.session().words(meaning);
+        }
     }
 
     /// Queues DTMF digits: `0` to `9`, `*`, `#`, `A` to `D`, and `w` for a pause of half a second; anything else is
     /// skipped. At most a hundred wait. They are sent as tones where the other side has not negotiated `telephone-event`.
     pub fn dtmf(&self, digits: &str) {
         self.call.session().press(digits);
+    }
+
+    /// Whether digits are sent as events (RFC 4733); else they are tones.
+    pub fn sends_events(&self) -> bool {
+        let agreement = self.offer_answer.agreement();
+        agreement.is_some_and(|agreement| agreement.dtmf.is_some())
     }
 
     /// Puts the call on hold, or resumes it: no audio flows either way. The next [`Self::offer`] or [`Self::answer`] tells
@@ -345,6 +388,12 @@ impl CallMedia {
     /// Stops or resumes playing the room to the phone; the phone is still heard in the room.
     pub fn mute_room(&self, muted: bool) {
         self.call.session().mute(muted);
+    }
+
+    /// Parts the phone from the room, in both directions, or brings them together again. Unlike on hold, the other side does
+    /// not know, and hears what is said to it.
+    pub fn part(&self, apart: bool) {
+        self.call.session().part(apart, Instant::now());
     }
 
     /// Counters and quality until now.

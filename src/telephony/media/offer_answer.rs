@@ -179,7 +179,12 @@ impl OfferAnswer {
     pub fn answer(&mut self, offer: &str) -> Result<String, SdpError> {
         let description = Description::parse(offer)?;
         let mut best: Option<(usize, Fit)> = None;
-        let mut refused = SdpError::Unacceptable("it offers no audio");
+        let is_fax = |section: &Section<'_>| section.media == "image" && section.port > 0;
+        let mut refused = if description.sections.iter().any(is_fax) {
+            SdpError::Unacceptable("fax by T.38 is not supported; audio goes on")
+        } else {
+            SdpError::Unacceptable("it offers no audio")
+        };
         for (index, section) in description.sections.iter().enumerate() {
             if section.media != "audio" || section.port == 0 {
                 continue;

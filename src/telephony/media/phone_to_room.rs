@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Codec;
 use super::codec::Decoder;
+use super::listening::Listener;
 use super::plc::Concealment;
 use vivavoce_audio::Layout;
 use vivavoce_audio::opus::{
@@ -41,6 +42,8 @@ pub struct RxPipeline {
     marker: bool,
     packet: Vec<u8>,
     allowance: TokenBucket,
+    /// Hears who answers.
+    listener: Option<Box<Listener>>,
 }
 
 /// Decoder, concealment and encoder for one codec.
@@ -69,7 +72,18 @@ impl RxPipeline {
             marker: true,
             packet: vec![0; MAX_FRAME_PACKET],
             allowance: TokenBucket::new(MOST_MS_PER_SECOND, MOST_MS_AT_ONCE),
+            listener: None,
         }
+    }
+
+    /// Lets somebody hear who answers; nobody any more, where there is none.
+    pub fn listen(&mut self, listener: Option<Listener>) {
+        self.listener = listener.map(Box::new);
+    }
+
+    /// Who hears it.
+    pub fn listener(&mut self) -> Option<&mut Listener> {
+        self.listener.as_deref_mut()
     }
 
     /// Publishes frames from now on.
@@ -127,7 +141,12 @@ impl RxPipeline {
             if gap == 0 {
             } else if lost > 0 && gap <= MOST_LOST_MS * per_ms {
                 self.allowance.charge(f64::from(gap / per_ms));
+                let before = transcoder.sound.len();
                 transcoder.conceal(codec.samples(gap));
+                if let Some(listener) = &mut self.listener {
+                    let concealed = transcoder.sound.get(before..).unwrap_or_default();
+                    listener.hear(concealed, codec.rate());
+                }
             } else if gap <= LONGEST_PAUSE_MS * per_ms {
                 skipped = gap * (CLOCK_HZ / codec.clock_hz());
             } else {
@@ -135,6 +154,9 @@ impl RxPipeline {
             }
         }
         if skipped > 0 {
+            if let Some(listener) = &mut self.listener {
+                listener.pause(Duration::from_millis((skipped / (CLOCK_HZ / 1_000)).into()));
+            }
             // The rest of an unfinished frame is filled with silence.
             let waiting = transcoder.sound.len();
             if waiting > 0 {
@@ -153,6 +175,9 @@ impl RxPipeline {
         transcoder.scratch.clear();
         transcoder.decoder.decode(payload, &mut transcoder.scratch);
         transcoder.concealment.heard(&mut transcoder.scratch);
+        if let Some(listener) = &mut self.listener {
+            listener.hear(&transcoder.scratch, codec.rate());
+        }
         transcoder.sound.extend_from_slice(&transcoder.scratch);
         let samples = transcoder.scratch.len();
         let length = codec.rate().duration_of(samples);

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use super::consent::Consent;
 use super::dtmf::{DtmfReceiver, DtmfSender, Sent};
 use super::latch::{Latch, Seen};
+use super::listening::Listener;
 use super::offer_answer::{Agreement, Format};
 use super::phone_to_room::RxPipeline;
 use super::reorder::{Disposition, ReorderBuffer};
@@ -21,6 +22,8 @@ use super::room_to_phone::TxPipeline;
 use super::rtp::{self, Header};
 use super::srtp::{Crypto, ProtectContext, UnprotectContext};
 use super::{MediaEvent, MediaReport, rtcp};
+use crate::classify::Wanted;
+use crate::classify::phrases::Meaning;
 use vivavoce_audio::jitter::FRAME as ROOM_FRAME;
 use vivavoce_audio::track_receiver::TrackReceiver;
 use vivavoce_core::token_bucket::TokenBucket;
@@ -81,17 +84,17 @@ pub struct Session {
     dtmf_allowance: TokenBucket,
     rx: RxPipeline,
     room: TrackReceiver<TrackAudio>,
-    /// A sound that is played, and the place in it.
-    clip: Option<(Arc<[i16]>, usize)>,
+    /// A sound that is played.
+    clip: Option<Clip>,
     tx: Option<TxPipeline>,
     dtmf_sender: DtmfSender,
     stream: Stream,
     /// Packets sent under earlier SSRCs.
     sent_before: u64,
-    /// Whether we hold the call, whether the room is muted for the phone, and whether the call was answered.
+    /// Whether we hold the call, and whether it was answered.
     held: bool,
-    muted: bool,
     answered: bool,
+    barrier: Barrier,
     last_in: Instant,
     first_in: Option<Instant>,
     first_out: Option<Instant>,
@@ -102,6 +105,25 @@ pub struct Session {
     reported: Option<rtcp::ReportBlock>,
     refused: u64,
     packet: Vec<u8>,
+}
+
+/// What is between the phone and its room. The other side does not know of it.
+#[derive(Debug, Default)]
+struct Barrier {
+    /// Whether the phone does not hear the room, nor anything else from here.
+    muted: bool,
+    /// Whether the phone neither hears the room nor is heard in it.
+    apart: bool,
+}
+
+/// A sound on its way to the phone.
+#[derive(Debug)]
+struct Clip {
+    sound: Arc<[i16]>,
+    /// The place in it.
+    at: usize,
+    /// Whether it is played again and again.
+    repeats: bool,
 }
 
 /// A packet that waits for an earlier one.
@@ -147,8 +169,8 @@ impl Session {
             stream: Stream::new(),
             sent_before: 0,
             held: false,
-            muted: false,
             answered: false,
+            barrier: Barrier::default(),
             last_in: now,
             first_in: None,
             first_out: None,
@@ -206,9 +228,43 @@ impl Session {
     }
 
     /// The call was answered: from now on silence is reported. Early media may be silent for as long as it rings.
-    pub const fn answered(&mut self, now: Instant) {
+    pub fn answered(&mut self, now: Instant) {
         self.answered = true;
         self.last_in = now;
+        if let Some(listener) = self.rx.listener() {
+            listener.answered();
+        }
+    }
+
+    /// Listens from now on to who answers.
+    pub fn classify(&mut self, wanted: Wanted, now: Instant) {
+        let mut listener = Listener::new(wanted, now);
+        if self.answered {
+            listener.answered();
+        }
+        self.rx.listen(Some(listener));
+    }
+
+    /// What was understood of what the phone has said tells this.
+    pub fn words(&mut self, meaning: Meaning) {
+        if let Some(listener) = self.rx.listener() {
+            listener.words(meaning);
+        }
+    }
+
+    /// Tells what the listener has found out, until it has found out everything.
+    fn tell_findings(&mut self) {
+        let Some(listener) = self.rx.listener() else {
+            return;
+        };
+        let findings = listener.take_findings();
+        let is_over = listener.is_over();
+        if is_over {
+            self.rx.listen(None);
+        }
+        for finding in findings {
+            self.tell(MediaEvent::Found(finding));
+        }
     }
 
     /// The call is inbound: until it is acknowledged, nothing is sent, and nothing that arrives is played or reported.
@@ -252,7 +308,20 @@ impl Session {
 
     /// Plays a sound.
     pub fn say(&mut self, sound: Arc<[i16]>) {
-        self.clip = Some((sound, 0));
+        self.play_clip(sound, false);
+    }
+
+    /// Plays a sound again and again.
+    pub fn repeat(&mut self, sound: Arc<[i16]>) {
+        self.play_clip(sound, true);
+    }
+
+    fn play_clip(&mut self, sound: Arc<[i16]>, repeats: bool) {
+        self.clip = (!sound.is_empty()).then_some(Clip {
+            sound,
+            at: 0,
+            repeats,
+        });
     }
 
     /// Ends it.
@@ -262,16 +331,19 @@ impl Session {
 
     /// Adds what is due of the sound that is played.
     fn add_clip(&mut self, mixed: &mut [i16; ROOM_FRAME]) {
-        let Some((sound, at)) = &mut self.clip else {
+        let Some(clip) = &mut self.clip else {
             return;
         };
-        let due = sound.get(*at..).unwrap_or_default();
+        let due = clip.sound.get(clip.at..).unwrap_or_default();
         for (sample, said) in mixed.iter_mut().zip(due) {
             *sample = sample.saturating_add(*said);
         }
-        *at += ROOM_FRAME;
-        if *at >= sound.len() {
-            self.clip = None;
+        clip.at += ROOM_FRAME;
+        if clip.at >= clip.sound.len() {
+            clip.at = 0;
+            if !clip.repeats {
+                self.clip = None;
+            }
         }
     }
 
@@ -292,7 +364,14 @@ impl Session {
 
     /// Stops or resumes playing the room to the phone.
     pub const fn mute(&mut self, muted: bool) {
-        self.muted = muted;
+        self.barrier.muted = muted;
+    }
+
+    /// Parts the phone from the room, or brings them together again; what is said to it by [`Self::say`] it hears.
+    pub fn part(&mut self, apart: bool, now: Instant) {
+        if std::mem::replace(&mut self.barrier.apart, apart) && !apart {
+            self.rx.restart(now);
+        }
     }
 
     /// Takes a datagram received on one of the ports.
@@ -379,7 +458,10 @@ impl Session {
                 let elapsed = now.saturating_duration_since(self.start.now);
                 let ticks = elapsed.as_micros() * u128::from(codec.clock_hz()) / 1_000_000;
                 self.reorder.time(ticks as i64, header.timestamp);
-                if hears && !self.rx.hear(codec, header.timestamp, payload, lost, now) {
+                if hears
+                    && !self.barrier.apart
+                    && !self.rx.hear(codec, header.timestamp, payload, lost, now)
+                {
                     self.refused += 1;
                 }
             }
@@ -428,13 +510,20 @@ impl Session {
     /// Called every 20 ms; `now` is the nominal time of the tick.
     pub fn tick(&mut self, now: Instant, wire: &mut dyn Wire) {
         self.play_kept(now);
+        if let Some(listener) = self.rx.listener() {
+            listener.tick(now);
+            self.tell_findings();
+        }
         let mut mixed = [0; ROOM_FRAME];
         if !self.room.is_empty() {
             self.room.next(now, |_| false, |_, _| {}, &mut mixed);
         }
-        if self.held || self.muted {
+        if self.held || self.barrier.muted {
             mixed.fill(0);
         } else {
+            if self.barrier.apart {
+                mixed.fill(0);
+            }
             self.add_clip(&mut mixed);
         }
         let Some(agreement) = &self.agreement else {

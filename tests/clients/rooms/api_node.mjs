@@ -30,6 +30,7 @@ const calls = {
   subscribe: ({ room, identity, sid, on }) => rooms.updateSubscriptions(room, identity, [sid], on),
   send: ({ room, text, to }) => rooms.sendData(room, new TextEncoder().encode(text), sdk.DataPacket_Kind.RELIABLE, { destinationIdentities: to, topic: 't' }),
   egress: () => egress.listEgress({}),
+  layout: () => egress.updateLayout('EG_x', 'grid'),
   'make trunk': ({ name, address }) => sip.createSipOutboundTrunk(name, address, ['+14155550100'], { authUsername: 'ann', authPassword: 'secret' }),
   'rename trunk': ({ sid, name }) => sip.updateSipOutboundTrunkFields(sid, { name }),
   'drop trunk': ({ sid }) => sip.deleteSipTrunk(sid),

@@ -47,6 +47,19 @@ async def call(client, command):
             return await rooms.send_data(api.SendDataRequest(room=room, data=command["text"].encode(), kind=api.DataPacket.Kind.RELIABLE, topic="t", destination_identities=command["to"]))
         case "egress":
             return await client.egress.list_egress(api.ListEgressRequest())
+        case "layout":
+            return await client.egress.update_layout(api.UpdateLayoutRequest(egress_id="EG_x", layout="grid"))
+        case "record room":
+            output = api.EncodedFileOutput(filepath=command["filepath"])
+            return await client.egress.start_room_composite_egress(api.RoomCompositeEgressRequest(room_name=room, audio_only=True, file_outputs=[output]))
+        case "record participant":
+            output = api.EncodedFileOutput(file_type=api.EncodedFileType.OGG, filepath=command["filepath"])
+            return await client.egress.start_participant_egress(api.ParticipantEgressRequest(room_name=room, identity=identity, file_outputs=[output]))
+        case "record track":
+            output = api.DirectFileOutput(filepath=command["filepath"])
+            return await client.egress.start_track_egress(api.TrackEgressRequest(room_name=room, track_id=command["sid"], file=output))
+        case "stop egress":
+            return await client.egress.stop_egress(api.StopEgressRequest(egress_id=command["sid"]))
         case "make trunk":
             trunk = api.SIPOutboundTrunkInfo(name=command["name"], address=command["address"], numbers=["+14155550100"], auth_username="ann", auth_password="secret")
             return await client.sip.create_outbound_trunk(api.CreateSIPOutboundTrunkRequest(trunk=trunk))

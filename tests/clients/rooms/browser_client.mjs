@@ -1,5 +1,6 @@
 // LiveKit's browser client, driven through Chromium's debugging pipe with the same commands and events as
 // python_client.py. The page is bundled here with esbuild and served by the test's own server or from a file.
+// `page` of the options names another page.
 // Arguments: URL, token and options; CHROMIUM names the browser, NODE_CLIENTS the folder with the packages.
 
 import { spawn } from 'node:child_process';
@@ -17,7 +18,7 @@ const here = dirname(fileURLToPath(import.meta.url));
 const [url, token, options = '{}'] = process.argv.slice(2);
 
 const bundled = await esbuild.build({
-  entryPoints: [join(here, 'browser_page.mjs')], bundle: true, write: false, format: 'iife', nodePaths: [join(packages, 'node_modules')],
+  entryPoints: [join(here, JSON.parse(options).page ?? 'browser_page.mjs')], bundle: true, write: false, format: 'iife', nodePaths: [join(packages, 'node_modules')],
 });
 const script = bundled.outputFiles[0].text;
 const server = createServer((request, response) => {

@@ -4,7 +4,7 @@ import { LocalAudioTrack, LocalVideoTrack, Room, RoomEvent, RpcError, Track, cre
 
 const say = (event, more = {}) => window.sayToTest(JSON.stringify({ event, ...more }));
 const { url, token, options } = window.given;
-const room = new Room({ adaptiveStream: false, dynacast: false, singlePeerConnection: !options.two });
+const room = new Room({ adaptiveStream: false, dynacast: options.dynacast ?? false, singlePeerConnection: !options.two });
 const SCENARIOS = {
   resume: 'signal-reconnect',
   'failing resume': 'disconnect-signal-on-resume-no-messages',
@@ -49,6 +49,7 @@ on(RoomEvent.Disconnected, 'disconnected', (reason) => ({ reason }));
 on(RoomEvent.DataReceived, 'data', (payload, p, kind, topic) => ({
   text: new TextDecoder().decode(payload), identity: p?.identity ?? null, kind, topic,
 }));
+on(RoomEvent.TrackStreamStateChanged, 'stream_state', (t, state, p) => ({ sid: t.trackSid, state, identity: p.identity }));
 room.on(RoomEvent.TrackSubscribed, (track, publication, participant) => {
   say('track_subscribed', { sid: publication.trackSid, identity: participant.identity, kind: track.kind });
   const element = track.attach();
@@ -136,6 +137,59 @@ const actions = {
     const track = new LocalVideoTrack(canvas.captureStream(20).getVideoTracks()[0], undefined, true);
     const publication = await room.localParticipant.publishTrack(track, { source: Track.Source.Camera, videoCodec: codec.toLowerCase(), simulcast });
     return { sid: publication.trackSid };
+  },
+  // A picture that moves everywhere, so that each layer has as much to say as it may.
+  async publish_film({ codec = 'vp8', simulcast = true, width = 960, height = 540 }) {
+    const canvas = Object.assign(document.createElement('canvas'), { width, height });
+    const picture = canvas.getContext('2d');
+    setInterval(() => {
+      for (let box = 0; box < 6; box++) {
+        picture.fillStyle = `hsl(${Math.random() * 360},80%,${30 + Math.random() * 40}%)`;
+        picture.fillRect(Math.random() * width, Math.random() * height, width / 12, height / 12);
+      }
+    }, 50);
+    const track = new LocalVideoTrack(canvas.captureStream(20).getVideoTracks()[0], undefined, true);
+    const publication = await room.localParticipant.publishTrack(track, { source: Track.Source.Camera, videoCodec: codec, simulcast });
+    return { sid: publication.trackSid };
+  },
+  // What is wanted of somebody's video.
+  async ask({ identity, quality, width, height, fps, enabled }) {
+    const publication = room.getParticipantByIdentity(identity).getTrackPublication(Track.Source.Camera);
+    if (enabled !== undefined) publication.setEnabled(enabled);
+    if (quality !== undefined) publication.setVideoQuality(quality);
+    if (width) publication.setVideoDimensions({ width, height });
+    if (fps) publication.setVideoFPS(fps);
+  },
+  // What has come of somebody so far.
+  async received({ identity }) {
+    const of = async (source, kind) => {
+      const track = room.getParticipantByIdentity(identity)?.getTrackPublication(source)?.track;
+      const stats = [...((await track?.receiver?.getStats()) ?? new Map()).values()];
+      const stream = stats.find((one) => one.type === 'inbound-rtp' && one.kind === kind) ?? {};
+      return { ...stream, mime: stats.find((one) => one.id === stream.codecId)?.mimeType };
+    };
+    const video = await of(Track.Source.Camera, 'video');
+    const audio = await of(Track.Source.Microphone, 'audio');
+    return {
+      frames: video.framesDecoded ?? 0, height: video.frameHeight ?? 0, keyframes: video.keyFramesDecoded ?? 0, bytes: video.bytesReceived ?? 0,
+      mime: video.mime, plis: video.pliCount ?? 0, freezes: video.freezeCount ?? 0, lost: video.packetsLost ?? 0,
+      samples: audio.totalSamplesReceived ?? 0, concealed: audio.concealedSamples ?? 0,
+    };
+  },
+  // What has been sent of each layer so far.
+  async sent() {
+    const track = room.localParticipant.getTrackPublication(Track.Source.Camera).track;
+    const senders = [track.sender, ...[...track.simulcastCodecs.values()].map((one) => one.sender)].filter((one) => one);
+    const layers = {};
+    for (const sender of senders) {
+      const stats = [...(await sender.getStats()).values()];
+      for (const one of stats) {
+        if (one.type !== 'outbound-rtp') continue;
+        const mime = stats.find((other) => other.id === one.codecId)?.mimeType ?? '';
+        layers[`${mime.split('/')[1] ?? ''} ${one.rid ?? ''}`.trim()] = { bytes: one.bytesSent, height: one.frameHeight ?? 0, frames: one.framesSent, mode: one.scalabilityMode };
+      }
+    }
+    return { layers };
   },
   async unpublish({ sid }) { await room.localParticipant.unpublishTrack(tones.get(sid)); },
   async mute({ sid }) { await sidOf(sid).mute(); },

@@ -148,10 +148,6 @@ async fn a_session_lives_through_ten_seconds_without_its_room() {
 }
 
 /// Whether what takes minutes is to be seen too.
-fn is_long() -> bool {
-    std::env::var_os("VIVAVOCE_LONG").is_some()
-}
-
 /// Ten seconds; with `VIVAVOCE_LONG` a minute.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_finds_its_room_again_behind_a_black_hole() {

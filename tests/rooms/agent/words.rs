@@ -18,6 +18,7 @@ use crate::session::recorded::stored;
 const BAD: Weather = Weather {
     loss: 0.05,
     jitter: Duration::from_millis(30),
+    bits_per_second: None,
 };
 /// Silence behind a sentence, long enough that it is heard to its end.
 const PAUSE: usize = 24_000;
@@ -102,7 +103,7 @@ async fn say(files: &[PathBuf], sentences: usize, weather: Weather, seed: u64) -
 /// 59 words and a seed; with `VIVAVOCE_LONG` 528 words and three.
 #[tokio::test(flavor = "multi_thread")]
 async fn words_are_understood_over_a_bad_network() {
-    let long = std::env::var_os("VIVAVOCE_LONG").is_some();
+    let long = is_long();
     // In a short text a single word is two points.
     let (sentences, seeds, points) = if long { (60, 3, 5.0) } else { (7, 1, 10.0) };
     let folder = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ use super::*;
 const URL: &str = "https://hooks.example/";
 
 fn file(server: &Server) -> PathBuf {
-    server.data.path().join("cache/hooks.json")
+    server.data.path().join("hooks.json")
 }
 
 #[tokio::test]
@@ -26,8 +26,13 @@ async fn hooks_survive_a_restart_in_a_file_for_this_user_alone_without_secrets()
         text.contains("one.example") && !text.contains(COMMON),
         "{text}"
     );
-    // Killed, not stopped.
-    let server = server_in(server.kill(), &[]);
+    // Killed, not stopped. Earlier versions had the file with the cache.
+    let data = server.kill();
+    let cache = data.path().join("cache");
+    std::fs::create_dir_all(&cache).unwrap();
+    std::fs::rename(data.path().join("hooks.json"), cache.join("hooks.json")).unwrap();
+    let server = server_in(data, &[]);
+    assert!(!cache.join("hooks.json").exists() && file(&server).exists());
     let all = (200, "one.example".to_owned());
     assert_eq!(hooks(&server, OF_A, Method::GET, Value::Null).await, all);
     assert_eq!(hooks(&server, OF_B, Method::GET, Value::Null).await.1, "");
@@ -98,11 +103,10 @@ async fn what_cannot_be_kept_is_refused_and_does_not_hold() {
 #[tokio::test]
 async fn a_file_that_is_damaged_is_left_aside_and_stops_nobody() {
     let data = tempfile::tempdir().unwrap();
-    std::fs::create_dir(data.path().join("cache")).unwrap();
-    std::fs::write(data.path().join("cache/hooks.json"), "{\"hooks\": [{").unwrap();
+    std::fs::write(data.path().join("hooks.json"), "{\"hooks\": [{").unwrap();
     let server = server_in(data, &[]);
     assert_eq!(hooks(&server, HOUSE, Method::GET, Value::Null).await.0, 200);
-    let aside = server.data.path().join("cache/hooks.unreadable");
+    let aside = server.data.path().join("hooks.unreadable");
     assert_eq!(std::fs::read_to_string(aside).unwrap(), "{\"hooks\": [{");
     let body = json!([hook("one.example", URL)]);
     assert_eq!(hooks(&server, HOUSE, Method::POST, body).await.0, 200);

@@ -68,6 +68,37 @@ impl Scenario {
         scenario.acknowledge_with("Content-Type: application/sdp\n", &sdp)
     }
 
+    /// A telephone that calls and acknowledges each ringing, which it requires (RFC 3262), until the call is answered.
+    pub fn acknowledges_ringing() -> Self {
+        let mut scenario = Self::calls("Require: 100rel\n");
+        scenario.optional(&["100"]);
+        scenario.step(
+            "<recv response=\"180\" rrs=\"true\"><action>\
+             <ereg regexp=\"[0-9]+\" search_in=\"hdr\" header=\"RSeq:\" assign_to=\"rseq\"/></action></recv>",
+        );
+        scenario = scenario.request_with("PRACK", "RAck: [$rseq] 1 INVITE\n", "");
+        scenario.step("<recv response=\"200\"/>");
+        scenario.step("<recv response=\"200\" rrs=\"true\"/>");
+        scenario.sequence = 1;
+        scenario = scenario.acknowledge();
+        scenario.sequence = 2;
+        scenario
+    }
+
+    /// A telephone that calls and is answered, with its media at an address of any family.
+    pub fn calls_with_media_at(family: u8, address: &str) -> Self {
+        let mut scenario = Self::new(true);
+        let sdp = scenario.sdp.replace(
+            "IN IP[media_ip_type] [media_ip]",
+            &format!("IN IP{family} {address}"),
+        );
+        scenario.sdp.clone_from(&sdp);
+        scenario.invite("", &sdp);
+        scenario.optional(&["100", "180", "183"]);
+        scenario.step("<recv response=\"200\" rrs=\"true\"/>");
+        scenario.acknowledge()
+    }
+
     /// A telephone that calls and gives up as soon as it rings.
     pub fn gives_up() -> Self {
         let mut scenario = Self::calls("");
@@ -197,6 +228,7 @@ impl Scenario {
              <ereg regexp=\".*\" search_in=\"hdr\" header=\"From:\" assign_to=\"from\"/>\
              <ereg regexp=\".*\" search_in=\"hdr\" header=\"To:\" assign_to=\"to\"/>\
              <ereg regexp=\"[0-9]+\" search_in=\"hdr\" header=\"CSeq:\" assign_to=\"sequence\"/>\
+             <ereg regexp=\".*\" search_in=\"hdr\" header=\"Via:\" assign_to=\"via\"/>\
              <ereg regexp=\"sip:[^>]*\" search_in=\"hdr\" header=\"Contact:\" assign_to=\"contact\"/>\
              </action>"
         } else {
@@ -204,6 +236,24 @@ impl Scenario {
         };
         self.step(&format!(
             "<recv request=\"{method}\" crlf=\"true\">{action}</recv>"
+        ));
+        self
+    }
+
+    /// It acknowledges the ringing that it was told reliably.
+    pub fn acknowledged_ringing(mut self) -> Self {
+        self.answered = true;
+        self = self.receive("PRACK").reply("200 OK");
+        self
+    }
+
+    /// Takes the call, of which the INVITE is not the last request.
+    pub fn answer_invite(mut self) -> Self {
+        let sdp = self.sdp.clone();
+        self.send(&format!(
+            "SIP/2.0 200 OK\nVia:[$via]\nFrom:[$from]\nTo:[$to];tag=[pid]called[call_number]\nCall-ID: [call_id]\n\
+             CSeq: [$sequence] INVITE\nContact: <sip:[local_ip]:[local_port];transport=[transport]>\n\
+             Content-Type: application/sdp\nContent-Length: [len]\n\n{sdp}"
         ));
         self
     }
@@ -241,6 +291,17 @@ impl Scenario {
     }
 
     /// The headers of a reply.
+    fn head_of(tag: &str) -> String {
+        REPLY.replace("TAG", &format!(";tag={tag}"))
+    }
+
+    /// A reply of another telephone that the call has reached, too: with a tag of its own.
+    pub fn reply_of_fork(mut self, status: &str, tag: &str) -> Self {
+        let head = Self::head_of(tag);
+        self.send(&format!("SIP/2.0 {status}\n{head}Content-Length: 0\n\n"));
+        self
+    }
+
     fn head(&self) -> String {
         let tag = if self.answered {
             ""
@@ -251,17 +312,35 @@ impl Scenario {
     }
 
     /// Takes the call.
-    pub fn answer(mut self) -> Self {
-        self = self.reply_sound("200 OK");
+    pub fn answer(self) -> Self {
+        self.answer_with("")
+    }
+
+    /// The same with headers more, each line ended.
+    pub fn answer_with(mut self, headers: &str) -> Self {
+        self = self.reply_sound_with("200 OK", headers);
         self.answered = true;
         self
     }
 
+    /// It neither sends nor takes DTMF as events. Comes before the step that sends SDP.
+    pub fn without_events(mut self) -> Self {
+        let lines = self.sdp.lines().filter(|line| !line.contains(":101 "));
+        let lines: Vec<_> = lines.map(|line| line.trim_end_matches(" 101")).collect();
+        self.sdp = lines.join("\n") + "\n";
+        self
+    }
+
     /// A reply with SDP.
-    pub fn reply_sound(mut self, status: &str) -> Self {
+    pub fn reply_sound(self, status: &str) -> Self {
+        self.reply_sound_with(status, "")
+    }
+
+    /// The same with headers more, each line ended.
+    pub fn reply_sound_with(mut self, status: &str, headers: &str) -> Self {
         let (head, sdp) = (self.head(), self.sdp.clone());
         self.send(&format!(
-            "SIP/2.0 {status}\n{head}Content-Type: application/sdp\nContent-Length: [len]\n\n{sdp}"
+            "SIP/2.0 {status}\n{head}{headers}Content-Type: application/sdp\nContent-Length: [len]\n\n{sdp}"
         ));
         self
     }
@@ -412,11 +491,12 @@ impl Scenario {
         // SIPp refuses variables that are set and never used.
         let mut used = Vec::new();
         if !self.caller {
-            used.push("from,to,sequence,contact");
+            used.push("from,to,sequence,contact,via");
         }
         if self.steps.contains("verifyauth") {
             used.push("right");
         }
+
         let used = used.join(",");
         let used = if used.is_empty() {
             used

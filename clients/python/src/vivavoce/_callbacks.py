@@ -51,6 +51,16 @@ class Callbacks:
 
     @overload
     def on(
+        self, type: Literal["call_classified"], callback: Callable[[messages.CallClassifiedMessage], object]
+    ) -> Remove: ...
+
+    @overload
+    def on(
+        self, type: Literal["beep"], callback: Callable[[messages.BeepMessage], object]
+    ) -> Remove: ...
+
+    @overload
+    def on(
         self, type: Literal["dtmf"], callback: Callable[[messages.DtmfMessage], object]
     ) -> Remove: ...
 
@@ -62,6 +72,11 @@ class Callbacks:
     @overload
     def on(
         self, type: Literal["sip_transfer_error"], callback: Callable[[messages.SipTransferErrorMessage], object]
+    ) -> Remove: ...
+
+    @overload
+    def on(
+        self, type: Literal["sip_transfer_state"], callback: Callable[[messages.SipTransferStateMessage], object]
     ) -> Remove: ...
 
     @overload

@@ -120,8 +120,11 @@ class Client:
         participant_identity: str,
         participant_name: str | None = None,
         sip: Mapping[str, str] | None = None,
+        classify: bool = False,
+        wait_for_beep: bool = False,
     ) -> Call:
-        """Calls a number, as a participant of a room. `sip` names a gateway of the caller's own."""
+        """Calls a number, as a participant of a room. `sip` names a gateway of the caller's own. With `classify` a
+        `call_classified` event tells who has answered, with `wait_for_beep` too a `beep` when a machine's is over."""
         body: dict[str, object] = {
             "room_name": room_name,
             "participant_identity": participant_identity,
@@ -129,7 +132,11 @@ class Client:
             "from_phone_number": from_phone_number,
             "to_phone_number": to_phone_number,
         }
-        return cast(Call, await self._json("POST", "/sip/call", body | ({"sip": dict(sip)} if sip else {})))
+        if sip:
+            body["sip"] = dict(sip)
+        if classify or wait_for_beep:
+            body |= {"classify": classify, "wait_for_beep": wait_for_beep}
+        return cast(Call, await self._json("POST", "/sip/call", body))
 
     async def sip_transfer(self, room_name: str, participant_identity: str, transfer_to: str) -> Transfer:
         """Begins to transfer a call."""

@@ -52,6 +52,57 @@ class AgentConfig(TypedDict):
     """What is said when the session begins, at most 32 KiB."""
 
 
+class BeepMessage(TypedDict):
+    """The beep of an answering machine is over, or does not come: `wait_for_beep` of the call."""
+
+    type: Literal["beep"]
+
+    after_ms: int
+    """From the answer until it was over, or was waited for no longer."""
+
+    heard: bool
+    """Whether there was one."""
+
+    participant_identity: str
+    """Whose."""
+
+    sip_call_id: str
+    """Which."""
+
+    seq: NotRequired[int]
+    """The number of the event, where config said resume."""
+
+
+class CallClassifiedMessage(TypedDict):
+    """It is known who has answered a call; a later one corrects it."""
+
+    type: Literal["call_classified"]
+
+    after_ms: int
+    """From the answer until it was known."""
+
+    confidence: float
+    """How sure that is, 0 to 1."""
+
+    participant_identity: str
+    """Whose."""
+
+    reason: Literal["short_greeting", "long_greeting", "waits", "words", "beep", "information_tones", "busy_tone", "congestion_tone", "unobtainable_tone", "fax_tone", "no_sound"]
+    """What tells it."""
+
+    result: Literal["person", "machine", "screening", "fax", "silence", "not_in_service", "busy"]
+    """Who has answered."""
+
+    sip_call_id: str
+    """Which."""
+
+    sound_ms: int
+    """From the first word or tone until then; 0 where there was none."""
+
+    seq: NotRequired[int]
+    """The number of the event, where config said resume."""
+
+
 CallMessage = TypedDict(
     "CallMessage",
     {
@@ -67,6 +118,15 @@ CallMessage = TypedDict(
     },
 )
 """To an agent that the server has dialled, first of all: the call that it is for."""
+
+
+class CancelTransferMessage(TypedDict):
+    """Ends a warm transfer: the person is hung up, the caller off hold."""
+
+    type: Literal["cancel_transfer"]
+
+    transfer_id: NotRequired[str | None]
+    """Which; the one of the room when absent."""
 
 
 class CarrierOfCall(TypedDict):
@@ -106,9 +166,24 @@ ClientMessage: TypeAlias = Union[
     "ResumeRecordingMessage",
     "SendMessageMessage",
     "SipTransferMessage",
+    "CompleteTransferMessage",
+    "CancelTransferMessage",
+    "HoldMessage",
     "HangupMessage",
     "SendDtmfMessage",
 ]
+
+
+class CompleteTransferMessage(TypedDict):
+    """Connects the caller and the person of a warm transfer."""
+
+    type: Literal["complete_transfer"]
+
+    agent: NotRequired[Literal["leave", "stay"] | None]
+    """Whether this session leaves the room then, or stays and all three hear each other."""
+
+    transfer_id: NotRequired[str | None]
+    """Which; the one of the room when absent."""
 
 
 class ConfigMessage(TypedDict):
@@ -300,6 +375,21 @@ class HangupMessage(TypedDict):
     """Whose call; the first telephone participant's when absent."""
 
 
+class HoldMessage(TypedDict):
+    """Puts the telephone call on hold, or takes it off."""
+
+    type: Literal["hold"]
+
+    held: NotRequired[bool | None]
+    """Whether it is on hold from now on."""
+
+    music: NotRequired[bool | None]
+    """Whether music, or words, of the settings are heard meanwhile."""
+
+    participant_identity: NotRequired[str | None]
+    """Whose call; the first telephone participant's when absent."""
+
+
 class InterruptionMessage(TypedDict):
     """Whether somebody who speaks over playback interrupts it."""
 
@@ -313,6 +403,9 @@ class InterruptionMessage(TypedDict):
 
     timestamp_ms: int
     """Where in the session's audio it was decided."""
+
+    identity: NotRequired[str]
+    """Who it is about, with stt_mode per_participant."""
 
     seq: NotRequired[int]
     """The number of the event, where config said resume."""
@@ -709,9 +802,12 @@ ServerMessage: TypeAlias = Union[
     "ParticipantDisconnectedMessage",
     "TrackSubscribedMessage",
     "SipCallMessage",
+    "CallClassifiedMessage",
+    "BeepMessage",
     "DtmfMessage",
     "SipTransferCompleteMessage",
     "SipTransferErrorMessage",
+    "SipTransferStateMessage",
     "SttResultMessage",
     "VadEventMessage",
     "InterruptionMessage",
@@ -792,8 +888,50 @@ class SipTransferMessage(TypedDict):
     transfer_to: str
     """The number to call instead."""
 
+    from_phone_number: NotRequired[str | None]
+    """The caller ID of a warm transfer; our number of the caller's call when absent."""
+
+    mode: NotRequired[Literal["blind", "warm"] | None]
+    """
+    `blind`: the other side is asked to call the number. `warm`: the number is called into the room while the
+    caller is on hold, and the two are connected by `complete_transfer`.
+    """
+
     participant_identity: NotRequired[str | None]
     """Whose call; the first telephone participant's when absent."""
+
+    person_identity: NotRequired[str | None]
+    """The identity of the person who is called by a warm transfer."""
+
+    person_name: NotRequired[str | None]
+    """The display name of that person."""
+
+
+class SipTransferStateMessage(TypedDict):
+    """A warm transfer in the room has come further."""
+
+    type: Literal["sip_transfer_state"]
+
+    participant_identity: str
+    """The caller."""
+
+    person_identity: str
+    """The person who was called."""
+
+    reason: str | None
+    """Why it was cancelled or has failed; null otherwise."""
+
+    state: Literal["ringing", "consulting", "complete", "cancelled", "failed"]
+    """How it is."""
+
+    transfer_id: str
+    """Which."""
+
+    transfer_to: str
+    """The number of that person."""
+
+    seq: NotRequired[int]
+    """The number of the event, where config said resume."""
 
 
 class SpeakMessage(TypedDict):
@@ -944,9 +1082,6 @@ TransferErrorCode: TypeAlias = Literal[
 class TtsConfig(TypedDict):
     """Configuration of speech synthesis. `null` means absent; unknown fields are ignored."""
 
-    model: str
-    """The provider's model; empty means its default."""
-
     provider: str
     """The provider's slug, for example `local`."""
 
@@ -964,6 +1099,9 @@ class TtsConfig(TypedDict):
     Providers to use when this one fails, in this order. They use the `audio_format` and `sample_rate` given
     here, and have no fallbacks of their own.
     """
+
+    model: NotRequired[str | None]
+    """The provider's model; absent or empty means its default."""
 
     progress: NotRequired[bool | None]
     """Whether a session reports each word when its playback begins (`tts_progress`)."""
@@ -1172,7 +1310,7 @@ class UpdateConfigTtsConfig(TypedDict):
     """
 
     model: NotRequired[str | None]
-    """The provider's model; empty means its default."""
+    """The provider's model; absent or empty means its default."""
 
     progress: NotRequired[bool | None]
     """Whether a session reports each word when its playback begins (`tts_progress`)."""
@@ -1308,6 +1446,9 @@ class VadEventMessage(TypedDict):
     """
     Where in the session's audio it happened; for the end of a turn, where it was decided. Never goes back.
     """
+
+    identity: NotRequired[str]
+    """Who it is about, with stt_mode per_participant."""
 
     reason: NotRequired[TurnEndReason | None]
     """Why the turn has ended."""

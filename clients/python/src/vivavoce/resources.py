@@ -121,6 +121,12 @@ class Recording(TypedDict):
     stream_id: str
     """The session's name."""
 
+    file: NotRequired[str | None]
+    """
+    The name of the audio file below the folder of its owner, if an egress of a room was asked to give it one.
+    Absent: it is beside this file.
+    """
+
     public: NotRequired[bool]
     """
     Whether every authenticated caller may fetch it, because its session had no token while authentication was
@@ -149,31 +155,6 @@ class RecordingParticipant(TypedDict):
 
     provider: NotRequired[str | None]
     """The provider that recognises or synthesises this participant's speech, if any."""
-
-
-class RoomMember(TypedDict):
-    """A participant of a room."""
-
-    attributes: dict[str, str]
-
-    identity: str
-
-    is_publisher: bool
-
-    joined_at: int
-    """Time of joining, Unix time in seconds."""
-
-    kind: Literal["STANDARD", "INGRESS", "EGRESS", "SIP", "AGENT"]
-
-    metadata: str
-
-    name: str
-
-    sid: str
-
-    state: Literal["JOINING", "JOINED", "ACTIVE", "DISCONNECTED"]
-
-    tracks: list[RoomMemberTrack]
 
 
 class RoomDetails(TypedDict):
@@ -208,6 +189,31 @@ class RoomList(TypedDict):
     """Response of `GET /rtc/rooms`."""
 
     rooms: list[RoomSummary]
+
+
+class RoomMember(TypedDict):
+    """A participant of a room."""
+
+    attributes: dict[str, str]
+
+    identity: str
+
+    is_publisher: bool
+
+    joined_at: int
+    """Time of joining, Unix time in seconds."""
+
+    kind: Literal["STANDARD", "INGRESS", "EGRESS", "SIP", "AGENT"]
+
+    metadata: str
+
+    name: str
+
+    sid: str
+
+    state: Literal["JOINING", "JOINED", "ACTIVE", "DISCONNECTED"]
+
+    tracks: list[RoomMemberTrack]
 
 
 class RoomSummary(TypedDict):
@@ -252,6 +258,12 @@ class SessionList(TypedDict):
     """Inbound calls that were refused lately, the newest last; only the operator sees them."""
 
     sessions: list[SessionInfo]
+
+    sip_gateways: list[dict[str, object]]
+    """The gateways of the settings and how they are; only the operator sees them."""
+
+    sip_phones: list[dict[str, object]]
+    """Telephones that may register here: the caller's."""
 
     sip_registrations: list[dict[str, object]]
     """Accounts at PBXs and carriers that the server keeps registered; only the operator sees them."""
@@ -303,6 +315,15 @@ class Transfer(TypedDict):
 
     transfer_to: str
     """The number in the form in which it is dialled."""
+
+    person_identity: NotRequired[str | None]
+    """The identity of the person who is called by a warm transfer."""
+
+    person_sip_call_id: NotRequired[str | None]
+    """That person's call."""
+
+    transfer_id: NotRequired[str | None]
+    """The id of a warm transfer."""
 
 
 class Voice(TypedDict):

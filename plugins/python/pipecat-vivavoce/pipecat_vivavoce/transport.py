@@ -120,7 +120,8 @@ class VivavoceTransport(BaseTransport):
     - on_client_connected(transport, participant): Somebody is in the room, who was not before.
     - on_client_disconnected(transport, participant): Somebody has left.
     - on_call(transport, call): Which call it is, where the server has dialled this agent.
-    - on_call_state_updated(transport, event): `sip_call`, `sip_transfer_complete` or `sip_transfer_error`.
+    - on_call_state_updated(transport, event): `sip_call`, `call_classified`, `beep`, `sip_transfer_complete` or
+      `sip_transfer_error`.
 
     Example::
 
@@ -348,7 +349,7 @@ class _Input(FrameProcessor):
                 await tell("on_client_disconnected", event["participant"])
             case "call":
                 await tell("on_call", event)
-            case "sip_call" | "sip_transfer_complete" | "sip_transfer_error":
+            case "sip_call" | "call_classified" | "beep" | "sip_transfer_complete" | "sip_transfer_error":
                 await tell("on_call_state_updated", event)
             case "dtmf":
                 await self.push_frame(InputDTMFFrame(button=KeypadEntry(event["digit"])))

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use vivavoce_config::{Secret, Sip, SipTransport};
 use vivavoce_core::phone::{Gateway, PhoneNumber};
-use vivavoce_seams::rooms::telephone::{Login, Trunk, may_send};
+use vivavoce_seams::rooms::telephone::{CallerIdentity, Login, Trunk, Via, may_send};
 
 /// The most gateways.
 const MAX_GATEWAYS: usize = 100;
@@ -42,6 +42,8 @@ struct Entry {
     from_domain: Option<String>,
     #[serde(default)]
     headers: BTreeMap<String, String>,
+    proxy: Option<String>,
+    identity: Option<String>,
 }
 
 impl Configured {
@@ -109,6 +111,11 @@ impl Gateways {
         }
     }
 
+    /// All of them.
+    pub(super) fn all(&self) -> Vec<Trunk> {
+        self.0.iter().map(|one| one.trunk.clone()).collect()
+    }
+
     /// The configured gateway at this address.
     pub(super) fn at(&self, gateway: &Gateway) -> Option<&Trunk> {
         let mut trunks = self.0.iter().map(|configured| &configured.trunk);
@@ -167,13 +174,15 @@ fn trunk(
         private: true,
         from_domain,
         headers,
+        via: None,
+        identity: CallerIdentity::Untold,
     }
 }
 
 fn read(entry: &serde_json::Value, usual: SipTransport) -> Result<Configured, String> {
     // The error of the parser quotes what may be a secret.
     let entry = Entry::deserialize(entry).map_err(|_| {
-        "must be an object with address, and perhaps transport, username, password, prefixes, priority, weight, from_domain and headers".to_owned()
+        "must be an object with address, and perhaps transport, username, password, prefixes, priority, weight, from_domain, headers, proxy and identity".to_owned()
     })?;
     let gateway = Gateway::parse(&entry.address)
         .ok_or_else(|| "address: must look like host or host:port".to_owned())?;
@@ -213,10 +222,25 @@ fn read(entry: &serde_json::Value, usual: SipTransport) -> Result<Configured, St
     if !entry.headers.iter().all(fits) {
         return Err("headers: names must begin with X-, or tell who calls and why (P-Asserted-Identity, Privacy, …)".to_owned());
     }
+    let via = match entry.proxy.as_deref().map(Gateway::parse) {
+        None => None,
+        Some(Some(at)) => Some(Via { at, routed: true }),
+        Some(None) => return Err("proxy: must look like host or host:port".to_owned()),
+    };
+    let identity = match entry.identity.as_deref() {
+        None | Some("none") => CallerIdentity::Untold,
+        Some("asserted") => CallerIdentity::Asserted,
+        Some("preferred") => CallerIdentity::Preferred,
+        Some(_) => return Err("identity: must be asserted, preferred or none".to_owned()),
+    };
     let headers = entry.headers.into_iter().collect();
     let login = login(entry.username, entry.password.map(Secret::new));
     Ok(Configured {
-        trunk: trunk(gateway, transport, login, (entry.from_domain, headers)),
+        trunk: Trunk {
+            via,
+            identity,
+            ..trunk(gateway, transport, login, (entry.from_domain, headers))
+        },
         prefixes: entry.prefixes,
         priority: entry.priority,
         weight: entry.weight.unwrap_or(1),

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
 use crate::registry::rooms::Owner;
@@ -201,6 +202,17 @@ impl Ledger {
         Some(Change { owner, talked })
     }
 
+    /// Where a call is; `None` of one that nobody has told of yet, or any more.
+    pub fn status(&self, sip_call_id: &str) -> Option<CallStatus> {
+        let state = self.state();
+        state.calls.get(sip_call_id).map(|entry| entry.status)
+    }
+
+    /// The next change of any call.
+    pub fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
+    }
+
     /// Waits until a call is answered, or over.
     pub async fn answered(&self, sip_call_id: &str) -> Result<(), HangupCause> {
         loop {
@@ -316,6 +328,7 @@ mod tests {
             identity: "caller".to_owned(),
             owner: None,
             status,
+            finding: None,
         }
     }
 

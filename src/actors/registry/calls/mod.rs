@@ -6,6 +6,8 @@ mod destinations;
 mod gateways;
 mod ledger;
 mod news;
+mod uris;
+pub mod warm;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,11 +20,14 @@ use percent_encoding::percent_decode_str;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
+use self::warm::Transfers;
+use self::warm::machine::{Refusal, Rules};
 use super::rooms::{Owner, Rooms, RoomsError};
 pub use destinations::{Destinations, NotAllowed};
 pub use gateways::Gateways;
 pub use ledger::{CallInfo, CallMedia, Ledger};
 pub use news::News;
+pub use uris::{NoSipUri, PATTERN as SIP_URI_PATTERN, SipUri};
 use vivavoce_auth::Access;
 use vivavoce_config::{MediaEncryption, Sip, SipTransport};
 use vivavoce_core::phone::{Gateway, PhoneNumber};
@@ -30,8 +35,9 @@ use vivavoce_hooks::TenantNumbers;
 use vivavoce_hooks::announcement::is_by_carrier;
 use vivavoce_quotas::{Party, Quota, Refused};
 use vivavoce_seams::rooms::telephone::{
-    CallError, CallErrorKind, CallOf, HangupCause, Line, Login, NewCall, NewTransfer, PlacedCall,
-    RefusedCall, RegistrationReport, Telephone, TransferTarget, Trunk,
+    CallError, CallErrorKind, CallOf, CallTrace, Callee, CallerIdentity, Classify, GatewayReport,
+    HangupCause, Line, Login, NewCall, NewTransfer, PhoneReport, PlacedCall, RefusedCall,
+    RegistrationReport, Telephone, TransferTarget, Trunk,
 };
 use vivavoce_webhooks::{Event, EventKind, TransferOutcome, Webhooks};
 
@@ -61,12 +67,18 @@ pub enum CallsError {
         /// Why.
         reason: NotAllowed,
     },
+    /// The host may not be called.
+    #[error("{field}: sip.allowed_hosts does not allow this host")]
+    HostNotAllowed { field: &'static str },
     /// The caller ID is a number that `sip.tenant_numbers` gives to another tenant.
     #[error("from_phone_number: is not a number of this tenant")]
     OthersNumber,
     /// Its media must be encrypted and might not be.
     #[error("media_encryption: cannot be required unless sip.media_encryption is require")]
     Unencrypted,
+    /// Who answers cannot be found out.
+    #[error("classify: only calls of the server's own telephone are classified, and this is {0}'s")]
+    NotClassified(&'static str),
     /// There are too many.
     #[error(transparent)]
     Quota(#[from] Refused),
@@ -74,8 +86,19 @@ pub enum CallsError {
     #[error(transparent)]
     Call(#[from] CallError),
     /// It comes by a carrier's socket, which cannot do that.
-    #[error("this carrier's socket cannot transfer a call")]
+    #[error("this carrier's socket can neither transfer a call nor hold it")]
     ByCarrier,
+    /// Nothing says whose number is to be shown.
+    #[error(
+        "from_phone_number: is required, because the call does not say which number of ours it is on"
+    )]
+    NoCallerId,
+    /// There is no such warm transfer.
+    #[error("transfer_id: there is no such transfer")]
+    NoTransfer,
+    /// A warm transfer cannot be completed or cancelled now.
+    #[error(transparent)]
+    Transfer(#[from] Refusal),
     /// It was not answered.
     #[error("the call was not answered: {}", .0.as_str())]
     Unanswered(HangupCause),
@@ -103,10 +126,33 @@ pub struct PlaceCall {
     pub name: String,
     /// Whose number is shown.
     pub from: PhoneNumber,
+    /// What is shown beside it.
+    pub display_name: Option<String>,
+    /// Whether the called side is not to see it.
+    pub hides_caller: bool,
     /// Whom to call.
-    pub to: PhoneNumber,
+    pub to: Target,
     /// Where to.
     pub gateway: OwnGateway,
+    /// Whether it is listened to who answers.
+    pub classify: Option<Classify>,
+}
+
+/// This was understood of what the telephone of a call has said, which may tell who has answered.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct HearWords {
+    pub call: CallOf,
+    pub text: String,
+}
+
+/// Whom a request wants to call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// A number.
+    Number(PhoneNumber),
+    /// A SIP URI.
+    Uri(SipUri),
 }
 
 /// Calls a number through a trunk of the caller's, who owns all rooms.
@@ -168,6 +214,28 @@ pub struct ListRefused {
     pub access: Access,
 }
 
+/// What was seen of the signalling of calls, of a caller's own, the newest last; without messages.
+#[derive(Debug, Message)]
+#[rtype(result = "Vec<CallTrace>")]
+pub struct ListTraces {
+    pub access: Access,
+}
+
+/// The trace of this id, if the caller may see it.
+#[derive(Debug, Message)]
+#[rtype(result = "Option<CallTrace>")]
+pub struct GetTrace {
+    pub access: Access,
+    pub id: String,
+}
+
+/// How gateways are and which telephones are registered here; a tenant sees its telephones.
+#[derive(Debug, Message)]
+#[rtype(result = "(Vec<GatewayReport>, Vec<PhoneReport>)")]
+pub struct ListGateways {
+    pub access: Access,
+}
+
 /// The accounts at PBXs and carriers that this server keeps registered; only the operator sees them.
 #[derive(Debug, Message)]
 #[rtype(result = "Vec<RegistrationReport>")]
@@ -184,25 +252,30 @@ pub struct CallRules {
     /// Whether all calls must be encrypted.
     encrypts: bool,
     destinations: Destinations,
+    /// Hosts that may be called.
+    hosts: Vec<String>,
     numbers: TenantNumbers,
     ringing_timeout: Duration,
     max_duration: Duration,
+    /// What bounds warm transfers.
+    transfers: Rules,
 }
 
 impl CallRules {
     /// From the settings of the server.
     pub fn new(settings: &Sip) -> Self {
-        let prefixes = settings.allowed_destinations.0.iter().map(String::as_str);
         Self {
             // The server does not start with a setting that cannot be read.
             gateways: Gateways::read(settings).unwrap_or_default(),
             transport: settings.outbound_transport,
             allow_private: settings.allow_private_outbound,
             encrypts: settings.media_encryption == MediaEncryption::Require,
-            destinations: Destinations::new(prefixes),
+            destinations: Destinations::read(settings).unwrap_or_default(),
+            hosts: settings.allowed_hosts.0.clone(),
             numbers: TenantNumbers::read(settings.tenant_numbers.as_ref()).unwrap_or_default(),
             ringing_timeout: settings.ringing_timeout_seconds,
             max_duration: settings.max_call_seconds,
+            transfers: Rules::from(settings),
         }
     }
 
@@ -227,8 +300,78 @@ impl CallRules {
             private: configured.is_some() || self.allow_private,
             from_domain: configured.and_then(|trunk| trunk.from_domain.clone()),
             headers: configured.map_or_else(Vec::new, |trunk| trunk.headers.clone()),
+            via: configured.and_then(|trunk| trunk.via.clone()),
+            identity: configured.map_or(CallerIdentity::Untold, |trunk| trunk.identity),
         };
         Ok((trunk, Vec::new()))
+    }
+
+    /// The gateways of the settings.
+    pub fn gateways(&self) -> Vec<Trunk> {
+        self.gateways.all()
+    }
+
+    /// Where a SIP URI is called: at a gateway of the settings, or at a host that they allow.
+    fn at_host(
+        &self,
+        uri: &SipUri,
+        login: Option<Login>,
+        field: &'static str,
+    ) -> Result<Trunk, CallsError> {
+        if let Ok(number) = PhoneNumber::parse(&uri.user) {
+            self.check(&number, field)?;
+        }
+        let Some(host) = &uri.host else {
+            // Its telephone says where.
+            return Ok(Trunk {
+                gateway: Gateway {
+                    host: "invalid".to_owned(),
+                    port: None,
+                },
+                transport: self.transport,
+                login: None,
+                private: true,
+                from_domain: None,
+                headers: Vec::new(),
+                via: None,
+                identity: CallerIdentity::Untold,
+            });
+        };
+        if let Some(configured) = self.gateways.at(host) {
+            let own = configured.clone();
+            return Ok(Trunk {
+                login: login.or(own.login),
+                ..own
+            });
+        }
+        if !uris::is_among(&host.host, &self.hosts) {
+            return Err(CallsError::HostNotAllowed { field });
+        }
+        Ok(Trunk {
+            gateway: host.clone(),
+            transport: uri.transport.unwrap_or(self.transport),
+            login,
+            private: self.allow_private,
+            from_domain: None,
+            headers: Vec::new(),
+            via: None,
+            identity: CallerIdentity::Untold,
+        })
+    }
+
+    /// Where a call goes that was redirected to this URI (RFC 3261 section 8.1.3.4); nowhere if it may not.
+    pub fn redirected(&self, uri: &str) -> Option<(Callee, Trunk)> {
+        let bare = |uri: &str| -> Option<SipUri> {
+            let (address, parameters) = uri.split_once(';').unwrap_or((uri, ""));
+            let mut parameters = parameters.split(';');
+            let named = parameters.find(|one| one.to_ascii_lowercase().starts_with("transport="));
+            let named = named.map_or_else(String::new, |named| format!(";{named}"));
+            SipUri::parse(&format!("{address}{named}")).ok()
+        };
+        let uri = bare(uri).filter(|uri| uri.host.is_some())?;
+        let trunk = self.at_host(&uri, None, "Contact").ok()?;
+        let callee = PhoneNumber::parse(&uri.user).map_or(Callee::User(uri.user), Callee::Number);
+        Some((callee, trunk))
     }
 
     /// A tenant does not call with a number of another one, however it is written. The operator may use any.
@@ -258,6 +401,8 @@ pub struct Calls {
     /// How many calls there may be.
     pub quota: Quota,
     pub ledger: Arc<Ledger>,
+    /// The warm transfers.
+    pub transfers: Arc<Transfers>,
     /// Where transfers are reported; `None` without webhooks.
     pub webhooks: Option<Webhooks>,
 }
@@ -288,10 +433,12 @@ impl Calls {
     }
 
     async fn place(self, wish: PlaceCall) -> Result<PlacedCall, CallsError> {
-        let (trunk, alternatives) = self.rules.trunks(wish.gateway, &wish.to)?;
-        self.rules.check(&wish.to, "to_phone_number")?;
+        let (to, trunk, alternatives) = self.destination(&wish)?;
         self.rules.check_caller_id(&wish.access, &wish.from)?;
         let telephone = self.telephone()?;
+        if wish.classify.is_some() && !telephone.classifies() {
+            return Err(CallsError::NotClassified(self.rooms.provider.slug()));
+        }
         let permit = self.quota.take(&wish.access.party())?;
         let owner = self.rooms.open_for_call(&wish.access, &wish.room).await?;
         let call = NewCall {
@@ -301,8 +448,9 @@ impl Calls {
             name: wish.name,
             metadata: String::new(),
             from: wish.from,
-            display_name: None,
-            to: wish.to,
+            display_name: wish.display_name,
+            hides_caller: wish.hides_caller,
+            to,
             trunk,
             alternatives,
             attributes: Vec::new(),
@@ -310,8 +458,33 @@ impl Calls {
             ringing_timeout: self.rules.ringing_timeout,
             max_duration: self.rules.max_duration,
             dtmf: String::new(),
+            classify: wish.classify,
         };
         Ok(telephone.call(call, Line { owner, permit }).await?)
+    }
+
+    /// Whom a request calls, where, and where it goes if that fails.
+    fn destination(&self, wish: &PlaceCall) -> Result<(Callee, Trunk, Vec<Trunk>), CallsError> {
+        match &wish.to {
+            Target::Number(number) => {
+                let (trunk, others) = self.rules.trunks(wish.gateway.clone(), number)?;
+                self.rules.check(number, "to_phone_number")?;
+                Ok((Callee::Number(number.clone()), trunk, others))
+            }
+            Target::Uri(uri) => {
+                let login = wish.gateway.login.clone();
+                let trunk = self.rules.at_host(uri, login, "to_sip_uri")?;
+                let user = uri.user.clone();
+                let callee = match uri.host {
+                    Some(_) => Callee::User(user),
+                    None => Callee::Phone {
+                        user,
+                        tenant: wish.access.tenant().cloned(),
+                    },
+                };
+                Ok((callee, trunk, Vec::new()))
+            }
+        }
     }
 
     async fn dial_trunk(self, wish: DialTrunk) -> Result<PlacedCall, CallsError> {
@@ -323,7 +496,9 @@ impl Calls {
         if encrypted && !self.rules.encrypts {
             return Err(CallsError::Unencrypted);
         }
-        self.rules.check(&call.to, "sip_call_to")?;
+        if let Callee::Number(number) = &call.to {
+            self.rules.check(number, "sip_call_to")?;
+        }
         call.trunk.private =
             self.rules.allow_private || self.rules.gateways.at(&call.trunk.gateway).is_some();
         let patience = call.ringing_timeout + RINGING_SLACK;
@@ -408,6 +583,9 @@ impl Calls {
                 room_name,
                 participant_identity,
                 transfer_to,
+                mode: None,
+                transfer_id: None,
+                person_identity: None,
                 outcome: match error {
                     None => TransferOutcome::Complete,
                     Some(error) => TransferOutcome::Failed {
@@ -503,6 +681,16 @@ impl Handler<HangUp> for CallRegistry {
     }
 }
 
+impl Handler<HearWords> for CallRegistry {
+    type Result = ();
+
+    fn handle(&mut self, HearWords { call, text }: HearWords, _: &mut Context<Self>) {
+        if let Some(telephone) = self.telephone() {
+            telephone.heard(&call, &text);
+        }
+    }
+}
+
 impl Handler<ListCalls> for CallRegistry {
     type Result = MessageResult<ListCalls>;
 
@@ -545,6 +733,61 @@ impl Handler<ListRefused> for CallRegistry {
     }
 }
 
+/// Whether a caller may see a trace: the operator all, a tenant those of its own calls.
+fn may_trace(access: &Access, trace: &CallTrace) -> bool {
+    match access.tenant() {
+        _ if access.is_public() => false,
+        None => true,
+        Some(tenant) => matches!(&trace.owner, Some(Owner::Tenant(owner)) if owner == tenant),
+    }
+}
+
+impl CallRegistry {
+    /// The telephone, for whoever it is.
+    fn telephone(&self) -> Option<Arc<dyn Telephone>> {
+        self.0.as_ref()?.rooms.provider.telephone()
+    }
+}
+
+impl Handler<ListGateways> for CallRegistry {
+    type Result = MessageResult<ListGateways>;
+
+    fn handle(
+        &mut self,
+        ListGateways { access }: ListGateways,
+        _: &mut Context<Self>,
+    ) -> Self::Result {
+        let gateways = self.operators(&access);
+        let gateways = gateways.map_or_else(Vec::new, |telephone| telephone.gateways());
+        let telephone = self.telephone().filter(|_| !access.is_public());
+        let mut phones = telephone.map_or_else(Vec::new, |telephone| telephone.phones());
+        let tenant = access.tenant();
+        phones.retain(|phone| tenant.is_none() || phone.tenant.as_ref() == tenant);
+        MessageResult((gateways, phones))
+    }
+}
+
+impl Handler<ListTraces> for CallRegistry {
+    type Result = MessageResult<ListTraces>;
+
+    fn handle(&mut self, ListTraces { access }: ListTraces, _: &mut Context<Self>) -> Self::Result {
+        let telephone = self.telephone();
+        let mut traces = telephone.map_or_else(Vec::new, |telephone| telephone.traces());
+        traces.retain(|trace| may_trace(&access, trace));
+        MessageResult(traces)
+    }
+}
+
+impl Handler<GetTrace> for CallRegistry {
+    type Result = MessageResult<GetTrace>;
+
+    fn handle(&mut self, GetTrace { access, id }: GetTrace, _: &mut Context<Self>) -> Self::Result {
+        let telephone = self.telephone();
+        let trace = telephone.and_then(|telephone| telephone.trace(&id));
+        MessageResult(trace.filter(|trace| may_trace(&access, trace)))
+    }
+}
+
 impl Handler<ListRegistrations> for CallRegistry {
     type Result = MessageResult<ListRegistrations>;
 
@@ -561,7 +804,9 @@ impl Handler<ListRegistrations> for CallRegistry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vivavoce_auth::TenantId;
     use vivavoce_config::{Config, Secret};
+    use vivavoce_seams::rooms::telephone::{Direction, TraceState};
 
     fn rules(private: &str) -> CallRules {
         let environment = [
@@ -573,6 +818,67 @@ mod tests {
         let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let config = Config::from_sources(&[], &environment.into(), None).unwrap();
         CallRules::new(&config.settings.sip)
+    }
+
+    #[test]
+    fn a_tenant_sees_the_traces_of_its_own_calls() {
+        let trace = |owner: Option<Owner>| CallTrace {
+            id: "SCL_1".to_owned(),
+            state: TraceState::Failed,
+            direction: Direction::Inbound,
+            owner,
+            at: std::time::SystemTime::now(),
+            room: String::new(),
+            identity: String::new(),
+            status: None,
+            reason: String::new(),
+            times: 1,
+            seen: 0,
+            left_out: 0,
+            messages: Vec::new(),
+        };
+        let of = |tenant: &str| Owner::Tenant(TenantId::new(tenant).unwrap());
+        for (access, owner, sees) in [
+            (Access::of_tenant("a"), Some(of("a")), true),
+            (Access::of_tenant("a"), Some(of("b")), false),
+            (Access::of_tenant("a"), Some(Owner::Nobody), false),
+            (Access::of_tenant("a"), None, false),
+            (Access::anonymous(), Some(of("b")), true),
+            (Access::anonymous(), None, true),
+        ] {
+            assert_eq!(may_trace(&access, &trace(owner.clone())), sees, "{owner:?}");
+        }
+    }
+
+    #[test]
+    fn a_redirection_goes_to_hosts_of_the_settings_and_to_no_emergency_number() {
+        let environment = [
+            ("SIP_OUTBOUND_ADDRESS", "gw.example.org"),
+            ("SIP_OUTBOUND_AUTH_USERNAME", "server"),
+            ("SIP_ALLOWED_HOSTS", "*.example.net"),
+        ];
+        let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let config = Config::from_sources(&[], &environment.into(), None).unwrap();
+        let rules = CallRules::new(&config.settings.sip);
+        let (callee, trunk) = rules
+            .redirected("sip:+49301234567@gw.example.org;user=phone")
+            .unwrap();
+        assert!(matches!(callee, Callee::Number(_)) && trunk.login.is_some());
+        let (callee, trunk) = rules
+            .redirected("sip:bob@a.example.net;ob;transport=tcp")
+            .unwrap();
+        assert_eq!(callee, Callee::User("bob".to_owned()));
+        assert!(trunk.login.is_none() && !trunk.private);
+        assert_eq!(trunk.transport, SipTransport::Tcp);
+        for uri in [
+            "sip:bob@evil.example",
+            "sip:112@gw.example.org",
+            "sip:bob",
+            "tel:+49301234567",
+            "sip:%39%31%31@gw.example.org",
+        ] {
+            assert!(rules.redirected(uri).is_none(), "{uri}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ledger::{Change, Ledger};
 use crate::registry::rooms::{Owner, Rooms};
-use vivavoce_seams::rooms::telephone::{CallNews, HangupCause};
+use vivavoce_seams::rooms::telephone::{AnswerFinding, CallNews, HangupCause};
 use vivavoce_telemetry::metrics;
 use vivavoce_webhooks::{Event, EventKind, Webhooks};
 
@@ -55,6 +55,10 @@ impl News {
                     Some(owner) => owner,
                     None => owner(&rooms, &next.room).await,
                 };
+                if let Some(finding) = next.finding {
+                    webhooks.enqueue(&found(next, &owner, finding)).await;
+                    continue;
+                }
                 if let Some(change) = ledger.note(&next, owner, Instant::now()) {
                     count_sound(&rooms, &next);
                     webhooks.enqueue(&event(next, &change)).await;
@@ -104,6 +108,39 @@ async fn owner(rooms: &Rooms, room: &str) -> Owner {
     }
 }
 
+/// What was found out of who has answered a call.
+fn found(news: CallNews, owner: &Owner, finding: AnswerFinding) -> Event {
+    let CallNews {
+        sip_call_id,
+        room: room_name,
+        identity: participant_identity,
+        ..
+    } = news;
+    let event = match finding {
+        AnswerFinding::Classified(found) => {
+            metrics::call_classified(&found);
+            EventKind::CallClassified {
+                sip_call_id,
+                room_name,
+                participant_identity,
+                result: found.result.as_str(),
+                confidence: f64::from(found.confidence) / 100.0,
+                reason: found.reason.as_str(),
+                after_ms: found.after_ms,
+                sound_ms: found.sound_ms,
+            }
+        }
+        AnswerFinding::Beep { heard, after_ms } => EventKind::CallBeep {
+            sip_call_id,
+            room_name,
+            participant_identity,
+            heard,
+            after_ms,
+        },
+    };
+    Event::of_room(owner.tenant(), event)
+}
+
 fn event(news: CallNews, change: &Change) -> Event {
     let CallNews {
         sip_call_id,
@@ -112,6 +149,7 @@ fn event(news: CallNews, change: &Change) -> Event {
         identity,
         owner: _,
         status,
+        finding: _,
     } = news;
     let over = status.cause();
     let event = EventKind::CallStatus {

@@ -6,12 +6,15 @@ use serde_json::Value;
 
 use super::config::{ConfigUpdate, SessionConfig, WireConfig};
 use super::{misfit, required};
+use crate::registry::calls::warm::Finish;
+use crate::registry::calls::warm::machine::Agent;
 use crate::responder::{FunctionResult, Respond};
 use crate::session::playback::Speak;
 use std::sync::Arc;
 use vivavoce_core::json::{self, Misfit};
 use vivavoce_core::ssml::Ssml;
 use vivavoce_seams::rooms::link::TelephoneKey;
+use vivavoce_seams::rooms::telephone::Hold;
 use vivavoce_synthesis::TextType;
 
 /// What a client asks for.
@@ -228,7 +231,7 @@ impl MessageKind {
 }
 
 /// What a client may send.
-pub const CLIENT_MESSAGES: [MessageKind; 16] = [
+pub const CLIENT_MESSAGES: [MessageKind; 19] = [
     MessageKind::new::<WireConfig>("config", |text| {
         let config = json::parse::<WireConfig>(text)?.check()?;
         Ok(ClientMessage::Config(Box::new(config)))
@@ -272,6 +275,20 @@ pub const CLIENT_MESSAGES: [MessageKind; 16] = [
     MessageKind::new::<WireSipTransfer>("sip_transfer", |text| {
         let transfer = json::parse::<WireSipTransfer>(text)?.check()?;
         Ok(ClientMessage::Call(transfer))
+    }),
+    MessageKind::new::<WireCompleteTransfer>("complete_transfer", |text| {
+        let complete = json::parse::<WireCompleteTransfer>(text)?.check()?;
+        Ok(ClientMessage::Call(complete))
+    }),
+    MessageKind::new::<WireCancelTransfer>("cancel_transfer", |text| {
+        let WireCancelTransfer { transfer_id } = json::parse(text)?;
+        Ok(ClientMessage::Call(CallCommand::Finish {
+            transfer_id,
+            finish: Finish::Cancel,
+        }))
+    }),
+    MessageKind::new::<WireHold>("hold", |text| {
+        Ok(ClientMessage::Call(json::parse::<WireHold>(text)?.check()))
     }),
     MessageKind::new::<WireHangup>("hangup", |text| {
         Ok(ClientMessage::Call(
@@ -402,6 +419,8 @@ impl WireSendMessage {
     }
 }
 
+/// Characters of a name or an identity in a room.
+const MAX_NAME_CHARS: usize = 256;
 /// Keys of one message.
 const MAX_DIGITS: usize = 32;
 
@@ -410,6 +429,20 @@ const MAX_DIGITS: usize = 32;
 pub enum CallCommand {
     /// `sip_transfer`.
     Transfer(SipTransfer),
+    /// `complete_transfer`, `cancel_transfer`.
+    Finish {
+        /// Which; the one of the room when absent.
+        transfer_id: Option<String>,
+        /// How.
+        finish: Finish,
+    },
+    /// `hold`.
+    Hold {
+        /// What is heard then.
+        hold: Hold,
+        /// Whose call.
+        participant_identity: Option<String>,
+    },
     /// `hangup`.
     HangUp {
         /// Whose call.
@@ -429,6 +462,15 @@ impl CallCommand {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Transfer(_) => "sip_transfer",
+            Self::Finish {
+                finish: Finish::Complete(_),
+                ..
+            } => "complete_transfer",
+            Self::Finish {
+                finish: Finish::Cancel,
+                ..
+            } => "cancel_transfer",
+            Self::Hold { .. } => "hold",
             Self::HangUp { .. } => "hangup",
             Self::Press { .. } => "send_dtmf",
         }
@@ -442,6 +484,19 @@ pub struct SipTransfer {
     pub transfer_to: String,
     /// Who; the first telephone participant when absent.
     pub participant_identity: Option<String>,
+    /// Of a warm one.
+    pub warm: Option<WarmTransfer>,
+}
+
+/// What a warm `sip_transfer` says of the person who is called.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WarmTransfer {
+    /// The caller ID, as the client wrote it.
+    pub from_phone_number: Option<String>,
+    /// Their identity in the room.
+    pub person_identity: Option<String>,
+    /// Their display name.
+    pub person_name: Option<String>,
 }
 
 /// Moves the telephone call.
@@ -451,6 +506,51 @@ struct WireSipTransfer {
     /// The number to call instead.
     #[schemars(required)]
     transfer_to: Option<String>,
+    /// Whose call; the first telephone participant's when absent.
+    participant_identity: Option<String>,
+    /// `blind`: the other side is asked to call the number. `warm`: the number is called into the room while the caller is on
+    /// hold, and the two are connected by `complete_transfer`.
+    #[schemars(extend("enum" = ["blind", "warm", null], "default" = "blind"))]
+    mode: Option<String>,
+    /// The caller ID of a warm transfer; our number of the caller's call when absent.
+    from_phone_number: Option<String>,
+    /// The identity of the person who is called by a warm transfer.
+    #[schemars(length(min = 1, max = 256))]
+    person_identity: Option<String>,
+    /// The display name of that person.
+    #[schemars(length(min = 1, max = 256))]
+    person_name: Option<String>,
+}
+
+/// Connects the caller and the person of a warm transfer.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "CompleteTransfer")]
+struct WireCompleteTransfer {
+    /// Which; the one of the room when absent.
+    transfer_id: Option<String>,
+    /// Whether this session leaves the room then, or stays and all three hear each other.
+    #[schemars(extend("enum" = ["leave", "stay", null], "default" = "leave"))]
+    agent: Option<String>,
+}
+
+/// Ends a warm transfer: the person is hung up, the caller off hold.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "CancelTransfer")]
+struct WireCancelTransfer {
+    /// Which; the one of the room when absent.
+    transfer_id: Option<String>,
+}
+
+/// Puts the telephone call on hold, or takes it off.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "Hold")]
+struct WireHold {
+    /// Whether it is on hold from now on.
+    #[schemars(extend("default" = true))]
+    held: Option<bool>,
+    /// Whether music, or words, of the settings are heard meanwhile.
+    #[schemars(extend("default" = true))]
+    music: Option<bool>,
     /// Whose call; the first telephone participant's when absent.
     participant_identity: Option<String>,
 }
@@ -476,10 +576,67 @@ struct WireSendDtmf {
 
 impl WireSipTransfer {
     fn check(self) -> Result<CallCommand, Misfit> {
+        let is_warm = match self.mode.as_deref() {
+            None | Some("blind") => false,
+            Some("warm") => true,
+            Some(_) => return Err(misfit("mode", "must be blind or warm")),
+        };
+        for (field, value) in [
+            ("from_phone_number", &self.from_phone_number),
+            ("person_identity", &self.person_identity),
+            ("person_name", &self.person_name),
+        ] {
+            if value.is_some() && !is_warm {
+                return Err(misfit(field, "is for mode warm"));
+            }
+        }
+        for (field, value) in [
+            ("person_identity", &self.person_identity),
+            ("person_name", &self.person_name),
+        ] {
+            let fits = |value: &String| {
+                !value.trim().is_empty() && value.chars().count() <= MAX_NAME_CHARS
+            };
+            if !value.as_ref().is_none_or(fits) {
+                return Err(misfit(field, "must have 1 to 256 characters"));
+            }
+        }
         Ok(CallCommand::Transfer(SipTransfer {
             transfer_to: required(self.transfer_to, "transfer_to")?,
             participant_identity: self.participant_identity,
+            warm: is_warm.then_some(WarmTransfer {
+                from_phone_number: self.from_phone_number,
+                person_identity: self.person_identity,
+                person_name: self.person_name,
+            }),
         }))
+    }
+}
+
+impl WireCompleteTransfer {
+    fn check(self) -> Result<CallCommand, Misfit> {
+        let agent = match self.agent.as_deref() {
+            None | Some("leave") => Agent::Leave,
+            Some("stay") => Agent::Stay,
+            Some(_) => return Err(misfit("agent", "must be leave or stay")),
+        };
+        Ok(CallCommand::Finish {
+            transfer_id: self.transfer_id,
+            finish: Finish::Complete(agent),
+        })
+    }
+}
+
+impl WireHold {
+    fn check(self) -> CallCommand {
+        CallCommand::Hold {
+            hold: match (self.held.unwrap_or(true), self.music.unwrap_or(true)) {
+                (false, _) => Hold::Off,
+                (true, false) => Hold::Silence,
+                (true, true) => Hold::Music,
+            },
+            participant_identity: self.participant_identity,
+        }
     }
 }
 

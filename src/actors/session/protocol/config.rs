@@ -13,7 +13,7 @@ use crate::session::turn::TurnSettings;
 use vivavoce_audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
 use vivavoce_config::Secret;
 use vivavoce_core::json::Misfit;
-use vivavoce_seams::OwnCredential;
+use vivavoce_seams::{OwnCredential, canonical_slug};
 use vivavoce_synthesis::{SpeechConfig, TtsConfig};
 
 /// The sound of a room, both ways.
@@ -562,7 +562,7 @@ struct WireVad {
     /// The longest turn: 0 for none, else at least 1000.
     #[schemars(
         range(max = 3_600_000),
-        extend("default" = 0, "anyOf" = [{"type": "null"}, {"const": 0}, {"minimum": 1000}])
+        extend("default" = 0, "not" = {"type": "integer", "minimum": 1, "maximum": 999})
     )]
     max_turn_ms: Option<u32>,
     /// What hears in a pause whether the speaker has finished: a model (needs `enabled`), or nothing but the length of
@@ -702,8 +702,7 @@ impl WireStt {
     fn check(self) -> Result<ListenConfig, Misfit> {
         let provider = match required(self.provider, "stt_config.provider")?.as_str() {
             "" => return Err(misfit("stt_config.provider", "must not be empty")),
-            "microsoft-azure" => "azure".to_owned(),
-            slug => slug.to_owned(),
+            name => canonical_slug(name).to_owned(),
         };
         let encoding = match self.encoding.as_deref().unwrap_or("linear16") {
             "linear16" => Encoding::Linear16,

@@ -11,6 +11,7 @@ pub use vivavoce_core::stream_id::StreamId;
 
 pub use client::{
     CLIENT_MESSAGES, CallCommand, ClientMessage, Origin, Resume, SendMessage, SipTransfer,
+    WarmTransfer,
 };
 pub use config::{
     AgentConfig, ConfigUpdate, DeleteRoom, ListenConfig, LoadingAudio, ROOM_FORMAT, RoomConfig,
@@ -19,7 +20,7 @@ pub use config::{
 pub use schema::socket_schema;
 pub use server::{
     CarrierOfCall, ErrorCode, ResponseStatus, ResponseUsage, RoomOfSession, RoomParticipant,
-    RoomText, RoomTrack, ServerMessage, TransferErrorCode, WarningCode,
+    RoomText, RoomTrack, ServerMessage, TransferErrorCode, TransferState, WarningCode,
 };
 pub use unknown_fields::{UnknownField, unknown_fields};
 
@@ -109,6 +110,23 @@ mod tests {
             ),
             (json!({"type": "send_message", "message": "x"}), "role"),
             (json!({"type": "sip_transfer"}), "transfer_to"),
+            (
+                json!({"type": "sip_transfer", "transfer_to": "1", "mode": "hot"}),
+                "mode",
+            ),
+            (
+                json!({"type": "sip_transfer", "transfer_to": "1", "person_name": "p"}),
+                "person_name",
+            ),
+            (
+                json!({"type": "sip_transfer", "transfer_to": "1", "mode": "warm", "person_identity": " "}),
+                "person_identity",
+            ),
+            (
+                json!({"type": "complete_transfer", "agent": "hides"}),
+                "agent",
+            ),
+            (json!({"type": "hold", "held": "yes"}), "held"),
             (json!({"type": "send_dtmf"}), "digits"),
             (json!({"type": "send_dtmf", "digits": ""}), "digits"),
             (json!({"type": "send_dtmf", "digits": "12w"}), "digits"),
@@ -143,8 +161,8 @@ mod tests {
                 "stt_config.encoding",
             ),
             (
-                config(json!({"tts_config": {"provider": "local"}})),
-                "tts_config.model",
+                config(json!({"tts_config": {"model": ""}})),
+                "tts_config.provider",
             ),
             (config(json!({"vad": {"threshold": 1.5}})), "vad.threshold"),
             (config(json!({"vad": {"silence_ms": -1}})), "vad.silence_ms"),

@@ -7,6 +7,9 @@ use serde_json::{Map, Value, json};
 
 use super::{CLIENT_MESSAGES, ServerMessage};
 
+/// What says whom of a room it is about; `stt_result` does so by itself.
+const OF_PARTICIPANTS: [&str; 2] = ["vad_event", "interruption"];
+
 /// The whole schema: `ClientMessage`, `ServerMessage` and everything in them under `$defs`.
 pub fn socket_schema() -> Value {
     let mut definitions = Map::new();
@@ -27,6 +30,13 @@ pub fn socket_schema() -> Value {
             "minimum": 1,
             "description": "The number of the event, where config said resume.",
         });
+        let kind = message["properties"]["type"]["const"].as_str();
+        if kind.is_some_and(|kind| OF_PARTICIPANTS.contains(&kind)) {
+            message["properties"]["identity"] = json!({
+                "type": "string",
+                "description": "Who it is about, with stt_mode per_participant.",
+            });
+        }
     }
     let server = one_of(told, &mut definitions);
     definitions.extend(writing.take_definitions(true));
@@ -147,6 +157,11 @@ mod tests {
             json!({"type": "loading_stop"}),
             json!({"type": "send_message", "message": "m", "role": "user", "topic": "t", "debug": {"any": 1}}),
             json!({"type": "sip_transfer", "transfer_to": "+12125550100", "participant_identity": "p"}),
+            // What is for this mode alone is refused where it is absent.
+            json!({"type": "sip_transfer", "transfer_to": "1", "mode": "warm"}),
+            json!({"type": "complete_transfer", "transfer_id": "TRF_1", "agent": "stay"}),
+            json!({"type": "cancel_transfer", "transfer_id": "TRF_1"}),
+            json!({"type": "hold", "held": true, "music": false, "participant_identity": "p"}),
             json!({"type": "hangup", "participant_identity": "p"}),
             json!({"type": "send_dtmf", "digits": "12#", "participant_identity": "p"}),
         ]
@@ -286,6 +301,42 @@ mod tests {
         assert!(!validator.is_valid(
             &json!({"type": "error", "message": "x", "code": "nonsense", "fatal": false})
         ));
+    }
+
+    #[test]
+    fn events_of_a_participant_say_whose_they_are() {
+        let schema = socket_schema();
+        for message in ["SttResultMessage", "VadEventMessage", "InterruptionMessage"] {
+            let field = &schema["$defs"][message]["properties"]["identity"];
+            assert!(field.is_object(), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_turn_of_a_second_or_more_or_none_is_valid() {
+        let with =
+            |value: Value| json!({"type": "config", "audio": false, "vad": {"max_turn_ms": value}});
+        let validator = jsonschema::draft202012::new(&schema_of(&with(Value::Null))).unwrap();
+        for (value, valid) in [
+            (json!(0), true),
+            (json!(1000), true),
+            (Value::Null, true),
+            (json!(999), false),
+            (json!(1), false),
+            (json!(3_600_001), false),
+        ] {
+            let message = with(value);
+            assert_eq!(validator.is_valid(&message), valid, "{message}");
+        }
+    }
+
+    #[test]
+    fn an_update_needs_no_field_of_its_parts() {
+        for part in ["stt_config", "tts_config", "vad"] {
+            let message = json!({"type": "update_config", part: {}});
+            let validator = jsonschema::draft202012::new(&schema_of(&message)).unwrap();
+            assert!(validator.is_valid(&message), "{message}");
+        }
     }
 
     #[test]

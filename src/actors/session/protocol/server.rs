@@ -9,6 +9,7 @@ use serde::{Serialize, Serializer};
 use super::{Origin, StreamId};
 use crate::session::barge_in::InterruptionEvent;
 use crate::session::turn::VoiceEvent;
+use vivavoce_core::call::AnswerFinding;
 use vivavoce_core::dialect::Dialect;
 use vivavoce_seams::SttResult;
 
@@ -58,6 +59,36 @@ pub enum ServerMessage {
         /// Why it is over; null before.
         cause: Option<&'static str>,
     },
+    /// It is known who has answered a call; a later one corrects it.
+    CallClassified {
+        /// Which.
+        sip_call_id: String,
+        /// Whose.
+        participant_identity: String,
+        /// Who has answered.
+        #[schemars(extend("enum" = ["person", "machine", "screening", "fax", "silence", "not_in_service", "busy"]))]
+        result: &'static str,
+        /// How sure that is, 0 to 1.
+        confidence: f64,
+        /// What tells it.
+        #[schemars(extend("enum" = ["short_greeting", "long_greeting", "waits", "words", "beep", "information_tones", "busy_tone", "congestion_tone", "unobtainable_tone", "fax_tone", "no_sound"]))]
+        reason: &'static str,
+        /// From the answer until it was known.
+        after_ms: u32,
+        /// From the first word or tone until then; 0 where there was none.
+        sound_ms: u32,
+    },
+    /// The beep of an answering machine is over, or does not come: `wait_for_beep` of the call.
+    Beep {
+        /// Which.
+        sip_call_id: String,
+        /// Whose.
+        participant_identity: String,
+        /// Whether there was one.
+        heard: bool,
+        /// From the answer until it was over, or was waited for no longer.
+        after_ms: u32,
+    },
     /// Somebody has pressed a key of their telephone.
     Dtmf {
         /// 0 to 9, `*`, `#`, A to D.
@@ -81,6 +112,8 @@ pub enum ServerMessage {
         /// For programs.
         code: TransferErrorCode,
     },
+    /// A warm transfer in the room has come further.
+    SipTransferState(TransferState),
     /// What was heard.
     SttResult(SttResult),
     /// What the voice does.
@@ -375,61 +408,117 @@ pub struct RoomTrack {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
-    /// The message is not of the protocol; it is ignored.
+    /// The message is not of the protocol, or a field of it is wrong; it was not carried out.
+    ///
+    /// Read `message`, which names the field. Nothing else has changed.
     InvalidMessage,
-    /// No `config` came in time.
+    /// No `config` came within `socket.config_timeout_seconds`.
+    ///
+    /// Send `config` as the first message, at once.
     ConfigTimeout,
     /// Something else came before `config`.
+    ///
+    /// Send `config` first, and wait for `ready` or `error`.
     NotConfigured,
     /// The token of the session has expired or was revoked.
+    ///
+    /// Get a new token and connect again.
     Unauthorized,
-    /// The session has no sound.
+    /// The session takes no sound from the socket: it has `audio: false`, or it hears a room.
+    ///
+    /// Leave out the sound, or send a `config` that has `stt_config` and `tts_config` and no `rtc`.
     AudioDisabled,
-    /// The name is taken.
+    /// A session or a recording of yours has this `stream_id`.
+    ///
+    /// Choose another one, or leave it out; end a session with `DELETE /sessions/{stream_id}`.
     StreamIdInUse,
-    /// No such provider.
+    /// There is no provider of this name.
+    ///
+    /// Name one of the slugs that `message` lists.
     UnsupportedProvider,
-    /// A credential of the wrong shape.
+    /// `auth` has another shape than the provider takes.
+    ///
+    /// See the page of the provider for the fields of its credential.
     InvalidProviderAuth,
-    /// No credential.
+    /// The server has no credential for the provider, and `config` has none.
+    ///
+    /// Set the key of the provider, or send `auth`.
     MissingProviderAuth,
     /// The provider refused the credential.
+    ///
+    /// Check the key, its project and its region with the provider.
     ProviderAuth,
-    /// The provider is not there.
+    /// The provider cannot be reached, or is not installed here.
+    ///
+    /// Try again, name a `fallback`; of `local`, see `vivavoce models list`.
     ProviderUnavailable,
-    /// The provider will never accept this.
+    /// The provider refuses the request as it is: model, voice, language or text.
+    ///
+    /// Read `message`, which has the words of the provider, and change that field.
     ProviderRejected,
-    /// The provider asks for patience.
+    /// The provider limits how many requests or streams there may be.
+    ///
+    /// Wait, ask for a higher limit, or name a `fallback`; `<provider>.stt_streams` keeps the server below a limit.
     ProviderRateLimited,
-    /// The provider was too slow.
+    /// The provider did not answer in time.
+    ///
+    /// Try again, raise `request_timeout`, or name a `fallback`.
     ProviderTimeout,
-    /// Hearing failed.
+    /// Recognition has failed, with all fallbacks and after reconnecting.
+    ///
+    /// The session goes on without hearing: send `config` again, or connect anew.
     SttFailed,
-    /// Speaking failed.
+    /// The utterance could not be spoken, or not to its end.
+    ///
+    /// Say it again from `heard_text` on; the session goes on.
     TtsFailed,
-    /// The language model does not answer.
+    /// The language model does not answer, or answers with an error.
+    ///
+    /// Check `LLM_URL`, its key and the name of the model; the session goes on.
     LlmFailed,
-    /// There are no rooms.
+    /// `config` has `rtc`, and the server has no rooms.
+    ///
+    /// Unset `RTC_MODE=off`, or leave `rtc` out.
     RtcNotConfigured,
-    /// The room failed.
+    /// The room cannot be joined, or was lost.
+    ///
+    /// Send `config` again; of a LiveKit deployment check `RTC_URL` and its keys.
     RtcFailed,
-    /// The room belongs to somebody else.
+    /// The room belongs to another tenant, or may not be entered without a token.
+    ///
+    /// Use a room of your own, or the token of its owner.
     RoomAccessDenied,
-    /// Nobody is on the telephone, or not who was named.
+    /// No telephone is in the room, or none of this identity.
+    ///
+    /// Wait for `sip_call` with `active`, and use its `participant_identity`.
     ParticipantNotFound,
-    /// The telephone call could not be ended.
+    /// The telephone could not do what was asked.
+    ///
+    /// Read `message`; the call goes on.
     CallFailed,
-    /// The session cannot go on at this socket.
+    /// The session that `token` belongs to cannot go on at this socket.
+    ///
+    /// Begin a new one with `config`.
     CannotResume,
-    /// It cannot be recorded.
+    /// The session cannot be recorded: recordings are off, their disk is full, or this caller may not record.
+    ///
+    /// Check `RECORDING_BACKEND` and the disk of `DATA_DIR`, or leave `recording` out.
     RecordingUnavailable,
-    /// The loading sound is none.
+    /// `loading_audio` is no sound that can be played in a loop.
+    ///
+    /// Send 16-bit PCM or WAV of 250 ms to 10 s.
     InvalidLoadingAudio,
-    /// There is no loading sound.
+    /// There is no loading sound to start.
+    ///
+    /// Send `loading_audio` in `config`; on a socket it needs `linear16`.
     LoadingUnavailable,
-    /// A bound of ours is reached.
+    /// A limit of the server or of the tenant is reached; what was asked was not done.
+    ///
+    /// Wait, or do less at once; `message` names the limit.
     Overloaded,
-    /// Our own fault.
+    /// The server has failed.
+    ///
+    /// Connect again; report it with the lines of the log that have the session.
     Internal,
 }
 
@@ -455,6 +544,25 @@ pub enum WarningCode {
     SoundLost,
 }
 
+/// How a warm transfer is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct TransferState {
+    /// Which.
+    pub transfer_id: String,
+    /// How it is.
+    #[schemars(extend("enum" = ["ringing", "consulting", "complete", "cancelled", "failed"]))]
+    pub state: String,
+    /// Why it was cancelled or has failed; null otherwise.
+    pub reason: Option<String>,
+    /// The caller.
+    pub participant_identity: String,
+    /// The person who was called.
+    pub person_identity: String,
+    /// The number of that person.
+    pub transfer_to: String,
+}
+
 /// `sip_transfer_error.code`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -474,6 +582,31 @@ impl ServerMessage {
     pub fn to_json(&self) -> String {
         // Strings, numbers and null cannot fail to be written.
         serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// What was found out of who has answered a call.
+    pub fn of_finding(
+        sip_call_id: String,
+        participant_identity: String,
+        finding: AnswerFinding,
+    ) -> Self {
+        match finding {
+            AnswerFinding::Classified(found) => Self::CallClassified {
+                sip_call_id,
+                participant_identity,
+                result: found.result.as_str(),
+                confidence: f64::from(found.confidence) / 100.0,
+                reason: found.reason.as_str(),
+                after_ms: found.after_ms,
+                sound_ms: found.sound_ms,
+            },
+            AnswerFinding::Beep { heard, after_ms } => Self::Beep {
+                sip_call_id,
+                participant_identity,
+                heard,
+                after_ms,
+            },
+        }
     }
 
     /// A provider's change of state.

@@ -233,9 +233,9 @@ async fn a_fallback_is_checked_with_the_config() {
         ),
         (
             "tts_config",
-            json!([{"provider": "spare"}]),
+            json!([{"model": ""}]),
             "invalid_message",
-            "tts_config.fallback: [0].model",
+            "tts_config.fallback: [0].provider",
         ),
         (
             "tts_config",

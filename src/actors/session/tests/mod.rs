@@ -155,6 +155,7 @@ impl Stage {
             rules: call_rules(),
             quota: Quotas::unlimited().calls,
             ledger: Arc::default(),
+            transfers: Arc::default(),
             webhooks: None,
         };
         let services = SessionServices {

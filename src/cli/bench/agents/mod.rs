@@ -39,11 +39,11 @@ const FILES: usize = 4;
     vivavoce bench agents --sessions 100 --seconds 600\n  \
     vivavoce bench agents --sessions 0 --cycles 1000           only come and go\n  \
     vivavoce bench agents --link livekit --json agents.json\n\n\
-    In each room a session with providers that cost nothing and a person: the session speaks for 2 s of every 4, then the\n\
-    person does. From mouth to STT = from the person's first packet of a voice until the recogniser's word of its sound is\n\
-    at the session's client. From TTS to ear = from `speak` until the person gets the first packet. Both have the hops\n\
-    of WebSocket, actors and codec in them, and leave out the jitter buffer that a person's own client would have. With\n\
-    `--link livekit` the rooms are those of a second server, whose time and memory are not in the numbers. Ctrl-C ends it\n\
+    In each room a session with providers that cost nothing and a person: the session speaks for 2 s of every 4, then the \
+    person does. From mouth to STT = from the person's first packet of a voice until the recogniser's word of its sound is \
+    at the session's client. From TTS to ear = from `speak` until the person gets the first packet. Both have the hops \
+    of WebSocket, actors and codec in them, and leave out the jitter buffer that a person's own client would have. With \
+    `--link livekit` the rooms are those of a second server, whose time and memory are not in the numbers. Ctrl-C ends it \
     early.")]
 pub(super) struct Arguments {
     /// Concurrent sessions, each in a room of its own

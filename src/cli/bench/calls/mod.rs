@@ -44,9 +44,9 @@ const SPARE_PORTS: u16 = 400;
     vivavoce bench calls                                       20 calls in 10 rooms\n  \
     vivavoce bench calls --calls 400 --seconds 60\n  \
     vivavoce bench calls --calls 400 --always --json calls.json\n\n\
-    Telephones with PCMU call one room after the other, the two of a room at once; each of the two speaks for 2 s of every 4, in turn, or\n\
-    all the time with `--always`, and sends its packets in pauses too, as telephones do. Answered = from INVITE to its 200,\n\
-    with joining the room. Calls per core = calls / cores that the whole server was busy on: signalling, decoding, Opus\n\
+    Telephones with PCMU call one room after the other, the two of a room at once; each of the two speaks for 2 s of every 4, in turn, or \
+    all the time with `--always`, and sends its packets in pauses too, as telephones do. Answered = from INVITE to its 200, \
+    with joining the room. Calls per core = calls / cores that the whole server was busy on: signalling, decoding, Opus \
     towards the room, forwarding, jitter buffer, decoding, mixing, encoding. Ctrl-C ends it early.")]
 pub(super) struct Arguments {
     /// Concurrent calls

@@ -35,8 +35,8 @@ const MEDIA_THREAD: &str = "rooms";
     vivavoce bench rooms                                      4 who speak to 25 listeners\n  \
     vivavoce bench rooms --publishers 1 --subscribers 100     one who speaks to a hundred\n  \
     vivavoce bench rooms --seconds 60 --json rooms.json\n\n\
-    Each publisher sends a packet of sound every 20 ms, each subscriber gets all of them. Packets per CPU second = packets\n\
-    that arrived / CPU time of the server's media thread. Delays run from one client's clock to another's in this process,\n\
+    Each publisher sends a packet of sound every 20 ms, each subscriber gets all of them. Packets per CPU second = packets \
+    that arrived / CPU time of the server's media thread. Delays run from one client's clock to another's in this process, \
     with the sockets and the encryption of both; what is above the relay's is the server's. Ctrl-C ends it early.")]
 pub(super) struct Arguments {
     /// Speakers

@@ -30,7 +30,7 @@ pub(in super::super) fn run() -> io::Result<()> {
         .build()?;
     runtime.block_on(async {
         let socket = open()?;
-        println!("listens on http://{}", socket.local_addr()?);
+        tell!("listens on http://{}", socket.local_addr()?);
         let mut receivers: Vec<SocketAddr> = Vec::new();
         loop {
             socket.readable().await?;

@@ -136,6 +136,18 @@ fn what_is_wrong_with_a_call_is_told_by_its_field() {
             json!({"participantAttributes": {"a": long}}),
             "participant_attributes",
         ),
+        (
+            json!({"participantAttributes": {"sip.classify": "yes"}}),
+            "participant_attributes.sip.classify",
+        ),
+        (
+            json!({"participantAttributes": {"sip.waitForBeep": "60"}}),
+            "participant_attributes.sip.classify",
+        ),
+        (
+            json!({"participantAttributes": {"sip.classify": "true", "sip.waitForBeep": "0"}}),
+            "participant_attributes.sip.waitForBeep",
+        ),
         (json!({"dtmf": "1".repeat(MOST_BYTES + 1)}), "dtmf"),
         (json!({"dtmf": "x"}), "dtmf"),
         (json!({"displayName": "a\r\nX: y"}), "display_name"),

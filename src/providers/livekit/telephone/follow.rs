@@ -76,6 +76,7 @@ impl Followers {
                 identity: call.identity.clone(),
                 owner: Some(line.owner),
                 status: CallStatus::Dialing,
+                finding: None,
             },
             left,
             _permit: line.permit,

@@ -16,7 +16,9 @@ use vivavoce_core::phone::PhoneNumber;
 use vivavoce_core::tls_roots::Authorities;
 use vivavoce_providers::transport::Transport;
 use vivavoce_quotas::{Kind, Party, Quota, Share};
-use vivavoce_seams::rooms::telephone::{CallNews, CallStatus, Login, Trunk};
+use vivavoce_seams::rooms::telephone::{
+    CallNews, CallStatus, Callee, CallerIdentity, Login, Trunk,
+};
 use vivavoce_telephony::trunks::{Filter, Trunks};
 
 struct Deployment {
@@ -196,7 +198,8 @@ fn call(address: &str, password: &str) -> NewCall {
         metadata: String::new(),
         from: PhoneNumber::parse("+12125550100").unwrap(),
         display_name: None,
-        to: PhoneNumber::parse("+12125550101").unwrap(),
+        hides_caller: false,
+        to: Callee::Number(PhoneNumber::parse("+12125550101").unwrap()),
         trunk: Trunk {
             gateway: Gateway::parse(address).unwrap(),
             transport: SipTransport::Tcp,
@@ -207,6 +210,8 @@ fn call(address: &str, password: &str) -> NewCall {
             private: true,
             from_domain: None,
             headers: Vec::new(),
+            via: None,
+            identity: CallerIdentity::default(),
         },
         alternatives: Vec::new(),
         attributes: Vec::new(),
@@ -214,6 +219,7 @@ fn call(address: &str, password: &str) -> NewCall {
         ringing_timeout: Duration::from_secs(30),
         max_duration: Duration::from_hours(1),
         dtmf: String::new(),
+        classify: None,
     }
 }
 

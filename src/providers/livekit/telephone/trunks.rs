@@ -204,7 +204,7 @@ mod tests {
     use super::*;
     use vivavoce_config::SipTransport;
     use vivavoce_core::phone::Gateway;
-    use vivavoce_seams::rooms::telephone::Login;
+    use vivavoce_seams::rooms::telephone::{CallerIdentity, Login};
 
     fn trunk(address: &str, password: &str) -> Trunk {
         Trunk {
@@ -217,6 +217,8 @@ mod tests {
             private: false,
             from_domain: None,
             headers: Vec::new(),
+            via: None,
+            identity: CallerIdentity::default(),
         }
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::link::Join;
-use super::{RoomError, RoomErrorKind, RoomPass};
+use super::{RoomError, RoomErrorKind, RoomPass, Supervision};
 use crate::rooms::Now;
 use crate::rooms::token::{self, Claims, Keys, TokenError, VideoGrant};
 use vivavoce_auth::Principal;
@@ -98,7 +98,14 @@ impl ApiKey {
         let claims = Claims {
             sub: pass.identity.to_owned(),
             name: pass.name.to_owned(),
-            video: participation(pass.room),
+            video: match pass.supervises {
+                None => participation(pass.room),
+                Some(supervision) => supervising(pass.room, supervision),
+            },
+            whispers_to: match pass.supervises {
+                Some(Supervision::Whisper(to)) => Some(to.clone()),
+                Some(Supervision::Listen) | None => None,
+            },
             vivavoce: pass.tenant.cloned().map(Principal::Tenant),
             ..Claims::default()
         };
@@ -176,6 +183,23 @@ fn participation(room: &str) -> VideoGrant {
     }
 }
 
+/// Who listens is hidden; neither sends data, by which it would be known to all.
+fn supervising(room: &str, supervision: &Supervision) -> VideoGrant {
+    let whispers = matches!(supervision, Supervision::Whisper(_));
+    VideoGrant {
+        can_publish: Some(whispers),
+        can_publish_sources: if whispers {
+            vec!["microphone".to_owned()]
+        } else {
+            Vec::new()
+        },
+        can_publish_data: Some(false),
+        can_update_own_metadata: Some(false),
+        hidden: !whispers,
+        ..participation(room)
+    }
+}
+
 fn random<const BYTES: usize>() -> io::Result<String> {
     let mut bytes = [0; BYTES];
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
@@ -210,6 +234,7 @@ mod tests {
             name: "Ann",
             lifetime: Duration::from_mins(5),
             tenant: Some(&vivavoce_core::party::TenantId::new("a").unwrap()),
+            supervises: None,
         };
         let token = key().token("test", &pass).unwrap();
         // What a deployment does not know it leaves alone; what it knows is as ever.

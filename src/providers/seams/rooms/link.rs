@@ -72,6 +72,11 @@ pub enum JoinKind {
     /// The same, who has called and so chosen the identity: nobody is put out for them. Only the rooms of this process
     /// make a difference.
     Caller,
+    /// Who records: hears, publishes nothing, and is not shown to the others. The room does not stay for it. Only the rooms
+    /// of this process have it.
+    Recorder,
+    /// Who mixes a room for those who can hear one track only: as a recorder, but what it publishes is heard by them.
+    Mixer,
 }
 
 impl JoinKind {
@@ -80,6 +85,7 @@ impl JoinKind {
         match self {
             Self::Agent => "agent",
             Self::Telephone | Self::Caller => "sip",
+            Self::Recorder | Self::Mixer => "egress",
         }
     }
 }

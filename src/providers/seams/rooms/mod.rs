@@ -161,6 +161,17 @@ pub struct RoomPass<'a> {
     pub lifetime: Duration,
     /// The tenant who asked for it; the operator's otherwise. Rooms of this process let nobody in with another tenant's.
     pub tenant: Option<&'a TenantId>,
+    /// Whether it is for somebody who supervises a conversation.
+    pub supervises: Option<&'a Supervision>,
+}
+
+/// How somebody supervises a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Supervision {
+    /// Hears everybody, unseen and unheard.
+    Listen,
+    /// Is heard by participants of these identities only, where there is none by agents only.
+    Whisper(Vec<String>),
 }
 
 /// What went wrong, in the distinctions that a caller acts on.

@@ -228,6 +228,7 @@ const LONG: Field = Field::Plain(1, CALL_BYTES);
 
 const CREATE_ROOM: Shape = Shape(&[
     (5, "metadata", LONG),
+    (6, "egress", Field::Plain(1, 64 << 10)),
     (
         14,
         "agents",
@@ -320,6 +321,23 @@ const SIP_CALL: Shape = Shape(&[
     (16, "headers", SIP_PART),
 ]);
 const PLAIN_CALL: Shape = Shape(&[]);
+/// Egresses: outputs, and what of them is refused by its name.
+const EGRESS_PART: Field = Field::Plain(16, 32 << 10);
+const EGRESS: Shape = Shape(&[
+    (3, "the third field", EGRESS_PART),
+    (4, "the fourth field", EGRESS_PART),
+    (5, "the fifth field", EGRESS_PART),
+    (6, "the sixth field", EGRESS_PART),
+    (7, "the seventh field", EGRESS_PART),
+    (8, "the eighth field", EGRESS_PART),
+    (9, "the ninth field", EGRESS_PART),
+    (10, "the tenth field", EGRESS_PART),
+    (11, "file_outputs", EGRESS_PART),
+    (12, "stream_outputs", EGRESS_PART),
+    (13, "segment_outputs", EGRESS_PART),
+    (14, "image_outputs", EGRESS_PART),
+    (16, "webhooks", EGRESS_PART),
+]);
 
 /// What has a shape is read only when it fits.
 pub trait Shaped: Message + Default {
@@ -378,6 +396,11 @@ shaped! {
     DeleteSipDispatchRuleRequest: PLAIN_CALL,
     CreateSipParticipantRequest: SIP_CALL,
     TransferSipParticipantRequest: SIP_CALL,
+    RoomCompositeEgressRequest: EGRESS,
+    ParticipantEgressRequest: EGRESS,
+    TrackEgressRequest: EGRESS,
+    ListEgressRequest: PLAIN_CALL,
+    StopEgressRequest: PLAIN_CALL,
 }
 
 impl Shaped for proto::SignalResponse {

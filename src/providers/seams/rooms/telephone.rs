@@ -8,9 +8,11 @@ use livekit_protocol::participant_info::Kind;
 use livekit_protocol::{DisconnectReason, ParticipantInfo};
 use tokio::sync::{mpsc, oneshot};
 
-pub use vivavoce_core::call::{Direction, HangupCause, MediaReport};
+pub use vivavoce_core::call::{
+    AnswerFinding, AnswerReason, Answerer, Classification, Direction, HangupCause, MediaReport,
+};
 
-use vivavoce_auth::{Owner, Principal};
+use vivavoce_auth::{Owner, Principal, TenantId};
 use vivavoce_config::{Secret, SipTransport};
 use vivavoce_core::phone::{Gateway, PhoneNumber};
 use vivavoce_quotas::Permit;
@@ -42,6 +44,38 @@ pub mod attribute {
     pub const HEADER: &str = "sip.h.";
     /// How it ended, as [`super::CallStatus::Hangup`] says it. Ours, not LiveKit's.
     pub const CAUSE: &str = "sip.cause";
+    /// `true` while it is on hold. Ours, not LiveKit's, as are those of transfers.
+    pub const HOLD: &str = "sip.hold";
+    /// The warm transfer that the call is part of, `TRF_…`.
+    pub const TRANSFER_ID: &str = "sip.transferID";
+    /// How it is.
+    pub const TRANSFER_STATE: &str = "sip.transferState";
+    /// Why it is over, where it failed or was cancelled.
+    pub const TRANSFER_REASON: &str = "sip.transferReason";
+    /// The number that is called.
+    pub const TRANSFER_TO: &str = "sip.transferTo";
+    /// Identity of the caller.
+    pub const TRANSFER_CALLER: &str = "sip.transferCaller";
+    /// Identity of the person who is called.
+    pub const TRANSFER_PERSON: &str = "sip.transferPerson";
+    /// `true` where it is listened to who answers. Ours, not LiveKit's, as is what follows.
+    pub const CLASSIFIES: &str = "sip.classify";
+    /// How many seconds the beep of a machine is waited for, where that is wished by an attribute.
+    pub const WAITS_FOR_BEEP: &str = "sip.waitForBeep";
+    /// Who has answered, as [`super::Answerer`] says it.
+    pub const ANSWERED_BY: &str = "sip.answeredBy";
+    /// How sure that is: 0 to 1.
+    pub const ANSWERED_BY_CONFIDENCE: &str = "sip.answeredByConfidence";
+    /// What tells it, as [`super::AnswerReason`] says it.
+    pub const ANSWERED_BY_REASON: &str = "sip.answeredByReason";
+    /// Milliseconds from the answer until it was known.
+    pub const ANSWERED_BY_AFTER: &str = "sip.answeredByAfterMs";
+    /// Milliseconds from the first sound until then.
+    pub const ANSWERED_BY_SOUND: &str = "sip.answeredBySoundMs";
+    /// `heard` once the beep of a machine is over, `none` where it did not come.
+    pub const BEEP: &str = "sip.beep";
+    /// Milliseconds from the answer until then.
+    pub const BEEP_AFTER: &str = "sip.beepAfterMs";
     /// The carrier whose socket the call comes by, as in `/carrier/{kind}`. Ours, not LiveKit's.
     pub const CARRIER: &str = "carrier.kind";
     /// What parameters of such a call begin with; their names follow.
@@ -67,11 +101,59 @@ pub trait Telephone: Send + Sync {
     /// Ends a call, also one that rings.
     async fn hang_up(&self, call: &CallOf) -> Result<(), CallError>;
 
+    /// Puts a call that is answered on hold, or takes it off: its participant is not heard in the room and does not hear it.
+    async fn hold(&self, _call: &CallOf, _hold: Hold) -> Result<(), CallError> {
+        Err(cannot("these calls cannot be held"))
+    }
+
+    /// Changes attributes of a call's participant; those that are empty are removed.
+    async fn describe(
+        &self,
+        _call: &CallOf,
+        _attributes: Vec<(String, String)>,
+    ) -> Result<(), CallError> {
+        Err(cannot("these calls cannot be described"))
+    }
+
+    /// Ends the call of somebody who was called for a caller: they hear that the caller has gone, then they are hung up.
+    async fn dismiss(&self, call: &CallOf) -> Result<(), CallError> {
+        self.hang_up(call).await
+    }
+
+    /// Whether it finds out who answers a call that wants that ([`NewCall::classify`]).
+    fn classifies(&self) -> bool {
+        false
+    }
+
+    /// Somebody has understood this of what the other side of a call has said, which may tell who has answered it.
+    fn heard(&self, _call: &CallOf, _text: &str) {}
+
     /// The calls that there are, and those that ended in the last minute; empty where somebody else carries them.
     fn calls(&self) -> Vec<CallReport>;
 
     /// The inbound calls that were refused lately, the newest last.
     fn refused(&self) -> Vec<RefusedCall> {
+        Vec::new()
+    }
+
+    /// What was seen of the signalling of calls: of those that there are, and of those that were refused or have failed lately,
+    /// the newest last. Without the messages.
+    fn traces(&self) -> Vec<CallTrace> {
+        Vec::new()
+    }
+
+    /// The trace of this id, with its messages.
+    fn trace(&self, _id: &str) -> Option<CallTrace> {
+        None
+    }
+
+    /// The gateways of the settings.
+    fn gateways(&self) -> Vec<GatewayReport> {
+        Vec::new()
+    }
+
+    /// The telephones that may register here.
+    fn phones(&self) -> Vec<PhoneReport> {
         Vec::new()
     }
 
@@ -81,9 +163,103 @@ pub trait Telephone: Send + Sync {
     }
 }
 
+/// What was seen of the signalling of a call.
+#[derive(Debug, Clone)]
+pub struct CallTrace {
+    /// `SCL_…` of a call, `SRF_…` of one that was refused before it was one.
+    pub id: String,
+    /// How the call is.
+    pub state: TraceState,
+    /// Who called whom.
+    pub direction: Direction,
+    /// Whose call; `None` where that was not decided, or is the operator's.
+    pub owner: Option<Owner>,
+    /// When it was noticed last: the beginning of a call, the latest refusal.
+    pub at: SystemTime,
+    /// The room; empty where there is none.
+    pub room: String,
+    /// The identity in the room; empty likewise.
+    pub identity: String,
+    /// The SIP status that refused it, if there was one.
+    pub status: Option<u16>,
+    /// Why it is over, for people; empty before.
+    pub reason: String,
+    /// How often the same was refused.
+    pub times: u64,
+    /// How many messages there are.
+    pub seen: usize,
+    /// Messages between the first and the last ones that are not kept.
+    pub left_out: u64,
+    /// The messages, in order.
+    pub messages: Vec<SipMessage>,
+}
+
+/// How a traced call is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TraceState {
+    /// It goes on.
+    Live,
+    /// It is over, as calls are.
+    Ended,
+    /// It has failed.
+    Failed,
+    /// It was refused before it was a call.
+    Refused,
+}
+
+impl TraceState {
+    /// As the API says it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Ended => "ended",
+            Self::Failed => "failed",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// A message of SIP, without its headers and its body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SipMessage {
+    /// When it was sent or received for the first time.
+    pub at: SystemTime,
+    /// Whether this server has sent it.
+    pub sent: bool,
+    /// `udp`, `tcp` or `tls`.
+    pub transport: &'static str,
+    /// The address of the other side; empty where nobody knows it.
+    pub remote: String,
+    /// Request and URI, or status and phrase.
+    pub line: String,
+    /// The number of the request and its method.
+    pub cseq: String,
+    /// What is told with it: that it carries SDP, and why (Reason, Warning).
+    pub note: String,
+    /// How often the same was sent or received.
+    pub times: u64,
+}
+
+fn cannot(message: &str) -> CallError {
+    CallError::new(CallErrorKind::Unavailable, message)
+}
+
+/// What somebody on hold hears.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// The room: they are not on hold.
+    Off,
+    /// Nothing.
+    Silence,
+    /// Music, or words, of the settings.
+    Music,
+}
+
 /// An inbound call that was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedCall {
+    /// The id of its trace, `SRF_…`.
+    pub trace_id: String,
     /// When, for the last time.
     pub at: SystemTime,
     /// The address that it came from.
@@ -155,8 +331,10 @@ pub struct NewCall {
     pub from: PhoneNumber,
     /// What is shown beside it, where the gateway passes it on.
     pub display_name: Option<String>,
+    /// Whether the called side is not to see who calls (RFC 3325, `Privacy: id`).
+    pub hides_caller: bool,
     /// Whom to call.
-    pub to: PhoneNumber,
+    pub to: Callee,
     /// Where to.
     pub trunk: Trunk,
     /// Where to if that fails, in this order. LiveKit's SIP service calls the first one alone.
@@ -171,6 +349,15 @@ pub struct NewCall {
     pub max_duration: Duration,
     /// Keys that are pressed once it is answered; `w` is half a second of waiting.
     pub dtmf: String,
+    /// Whether it is listened to who answers. LiveKit's SIP service does not.
+    pub classify: Option<Classify>,
+}
+
+/// What is to be found out of who answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Classify {
+    /// How long the beep of a machine is waited for; not at all where absent.
+    pub beep_within: Option<Duration>,
 }
 
 /// What a call that is placed holds of the quota of calls, and for whom.
@@ -180,6 +367,53 @@ pub struct Line {
     pub owner: Owner,
     /// Held as long as the call has a place.
     pub permit: Permit,
+}
+
+/// Whom to call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Callee {
+    /// A telephone number.
+    Number(PhoneNumber),
+    /// A user of the gateway.
+    User(String),
+    /// A telephone that is registered here; a tenant calls its own.
+    Phone {
+        /// Its name.
+        user: String,
+        /// Who calls; `None` is the operator, who may call all.
+        tenant: Option<TenantId>,
+    },
+}
+
+impl Callee {
+    /// As it is dialled.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Number(number) => number.as_str(),
+            Self::User(user) | Self::Phone { user, .. } => user,
+        }
+    }
+}
+
+/// How a gateway is told the caller's number besides `From` (RFC 3325).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CallerIdentity {
+    /// It is not.
+    #[default]
+    Untold,
+    /// By `P-Asserted-Identity`: it trusts this server.
+    Asserted,
+    /// By `P-Preferred-Identity`.
+    Preferred,
+}
+
+/// Another place by which a gateway is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Via {
+    /// Where requests are sent.
+    pub at: Gateway,
+    /// Whether they have a `Route` that says so, as an outbound proxy expects.
+    pub routed: bool,
 }
 
 /// A gateway and how it is used.
@@ -197,6 +431,60 @@ pub struct Trunk {
     pub from_domain: Option<String>,
     /// Headers of its INVITEs, whose names [`may_send`] has allowed.
     pub headers: Vec<(String, String)>,
+    /// Where requests are sent, if not there.
+    pub via: Option<Via>,
+    /// How it is told who calls.
+    pub identity: CallerIdentity,
+}
+
+/// A gateway that is asked how it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayReport {
+    /// Where.
+    pub address: String,
+    /// `udp`, `tcp` or `tls`.
+    pub transport: &'static str,
+    /// How it is.
+    pub state: GatewayState,
+    /// When it was asked last.
+    pub checked_at: Option<SystemTime>,
+    /// How long its answer took.
+    pub round_trip: Option<Duration>,
+}
+
+/// How a gateway is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GatewayState {
+    /// It is not asked, or was not yet.
+    Unknown,
+    /// It answers.
+    Up,
+    /// It does not.
+    Down,
+}
+
+impl GatewayState {
+    /// As metrics and the API say it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Up => "up",
+            Self::Down => "down",
+        }
+    }
+}
+
+/// A telephone that may register here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PhoneReport {
+    /// Its name.
+    pub user: String,
+    /// Whose it is.
+    pub tenant: Option<TenantId>,
+    /// Where it is, while it is registered.
+    pub address: Option<String>,
+    /// Until when.
+    pub expires_at: Option<SystemTime>,
 }
 
 /// Headers that an INVITE may have beside those that begin with `X-`: what tells who calls, why, and how it is to ring.
@@ -377,6 +665,8 @@ pub struct CallNews {
     pub owner: Option<Owner>,
     /// Where it is now.
     pub status: CallStatus,
+    /// What was found out of who has answered; such news change no status.
+    pub finding: Option<AnswerFinding>,
 }
 
 /// Where a [`Telephone`] tells its news. It has room for [`WAITING_NEWS`].

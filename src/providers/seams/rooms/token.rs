@@ -89,6 +89,10 @@ pub struct Claims {
     /// The job of the agent whose token this is. Ours as well.
     #[serde(rename = "vivavoceAgentJob", skip_serializing_if = "Option::is_none")]
     pub agent_job: Option<String>,
+    /// Who alone hears the participant: these identities, all agents where there is none; everybody where it is absent. Ours
+    /// as well.
+    #[serde(rename = "vivavoceWhisper", skip_serializing_if = "Option::is_none")]
+    pub whispers_to: Option<Vec<String>>,
 }
 
 /// The `video` claim; the names are those of LiveKit's documentation of tokens.

@@ -86,7 +86,7 @@ fn tls(name: &str) -> TlsSettings {
     let pair = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
     let certificate: CertificateDer<'static> = pair.cert.der().clone();
     let key = PrivatePkcs8KeyDer::from(pair.signing_key.serialize_der());
-    let crypto = Arc::new(rustls::crypto::ring::default_provider());
+    let crypto = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let server = rustls::ServerConfig::builder_with_provider(Arc::clone(&crypto))
         .with_safe_default_protocol_versions()
         .unwrap()

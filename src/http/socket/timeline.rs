@@ -1,0 +1,507 @@
+//! What a session was sent and has sent lately, and how loud it was both ways: kept by the way to its client, for whoever
+//! watches the session (`src/http/inspect`). Always kept, because what is looked at has mostly happened already; so it costs
+//! little: an event is one more reference to a text that exists, and a frame of sound a store to an atomic. Whoever looks
+//! holds up nobody: sound takes no lock, and events one that is held for microseconds.
+//!
+//! What a client sends is not kept as it came, as a `config` holds credentials: sessions note what of it may be shown.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use bytestring::ByteString;
+use tokio::time::Instant;
+use vivavoce_core::unix_time::unix_ms;
+
+/// The most entries, and the most bytes of text in them.
+const MAX_ENTRIES: usize = 400;
+const MAX_BYTES: usize = 48 << 10;
+/// Of a longer event its length is kept.
+const MAX_TEXT_BYTES: usize = 8 << 10;
+/// How long each level is, and how many are kept: half a minute.
+pub const LEVEL: Duration = Duration::from_millis(100);
+const LEVELS: usize = 300;
+
+/// What was sent or received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TimelineEntry {
+    /// Its number; entries that are one because they say the same keep the first one's.
+    pub id: u64,
+    /// Counts changes of the timeline: that of this entry's last.
+    pub version: u64,
+    /// When, in milliseconds since the session began.
+    pub at_ms: u64,
+    /// The last time, where there were several.
+    pub until_ms: u64,
+    /// How often.
+    pub times: u32,
+    /// Whether the client sent it.
+    pub from_client: bool,
+    /// JSON with a `type`; the last one, where there were several.
+    pub text: ByteString,
+}
+
+/// What a session is made of, as its config says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SessionFacts {
+    /// The id of the request that opened it, by which its log lines are found.
+    pub request_id: String,
+    /// The recogniser.
+    pub stt: Option<String>,
+    /// The voice's provider.
+    pub tts: Option<String>,
+    /// The language.
+    pub language: Option<String>,
+    /// The silence that ends a turn, in milliseconds; `None` without voice activity detection.
+    pub silence_ms: Option<u64>,
+    /// The room.
+    pub room: Option<String>,
+    /// Whether the server leads the conversation.
+    pub led: bool,
+}
+
+/// What a session is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Doing {
+    /// No config is in force.
+    #[default]
+    Begins,
+    /// Nobody says anything.
+    Waits,
+    /// Somebody speaks to it.
+    Hears,
+    /// A turn has ended, or a language model has been asked, and nothing is said yet.
+    Answers,
+    /// It speaks.
+    Speaks,
+    /// It has ended.
+    Ended,
+}
+
+impl Doing {
+    /// For programs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Begins => "begins",
+            Self::Waits => "waits",
+            Self::Hears => "hears",
+            Self::Answers => "answers",
+            Self::Speaks => "speaks",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+/// What a list of sessions shows of one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TimelineSummary {
+    /// What it is made of.
+    pub facts: SessionFacts,
+    /// What it does.
+    pub doing: Doing,
+    /// Turns that have ended.
+    pub turns: u64,
+    /// How long the last answer took, from the end of speech to its first sound.
+    pub answer_ms: Option<u64>,
+    /// Errors that the client was told.
+    pub errors: u64,
+    /// How often another provider took over.
+    pub fallbacks: u64,
+    /// When something was sent or received last, in milliseconds since it began.
+    pub last_ms: u64,
+}
+
+/// A part of a timeline.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TimelinePart {
+    /// To ask for what comes after it.
+    pub version: u64,
+    /// What has changed since.
+    pub entries: Vec<TimelineEntry>,
+    /// The number of the first level.
+    pub first_level: u64,
+    /// How loud it was, 0 to 255, one for each [`LEVEL`].
+    pub heard: Vec<u8>,
+    /// The same of what was played.
+    pub played: Vec<u8>,
+    /// How long the session has lasted.
+    pub now_ms: u64,
+}
+
+/// The timeline of a session; clones are the same.
+#[derive(Debug, Clone)]
+pub struct Timeline(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    begun: Instant,
+    begun_at: SystemTime,
+    heard: Levels,
+    played: Levels,
+    journal: Mutex<Journal>,
+}
+
+#[derive(Debug, Default)]
+struct Journal {
+    entries: VecDeque<TimelineEntry>,
+    bytes: usize,
+    ids: u64,
+    version: u64,
+    summary: TimelineSummary,
+    /// Somebody speaks, an answer is due, the session speaks.
+    hears: bool,
+    answers: bool,
+    speaks: bool,
+    ended_ms: Option<u64>,
+}
+
+/// Levels in a ring: the number of each in the upper bits, so that nobody has to clear old ones.
+#[derive(Debug, Default)]
+struct Levels(OnceLock<Box<[AtomicU32]>>);
+
+impl Levels {
+    fn note(&self, number: u64, level: u8) {
+        let ring = self
+            .0
+            .get_or_init(|| (0..LEVELS).map(|_| AtomicU32::new(0)).collect());
+        let (slot, tag) = place(number);
+        let Some(slot) = ring.get(slot) else { return };
+        // One thread writes.
+        let before = slot.load(Relaxed);
+        let level = if before >> 8 == tag {
+            level.max(before as u8)
+        } else {
+            level
+        };
+        slot.store(tag << 8 | u32::from(level), Relaxed);
+    }
+
+    fn get(&self, number: u64) -> u8 {
+        let (slot, tag) = place(number);
+        let slot = self.0.get().and_then(|ring| ring.get(slot));
+        let level = slot.map_or(0, |slot| slot.load(Relaxed));
+        if level >> 8 == tag { level as u8 } else { 0 }
+    }
+}
+
+/// Where a level is, and how it is told from one that was there before; 0 is none.
+const fn place(number: u64) -> (usize, u32) {
+    let tag = (number % 0x00ff_fffe) as u32 + 1;
+    ((number % LEVELS as u64) as usize, tag)
+}
+
+/// The greatest magnitude, of 255.
+fn peak(samples: &[i16]) -> u8 {
+    let peak = samples.iter().map(|sample| sample.unsigned_abs()).max();
+    (peak.unwrap_or(0) >> 7).min(255) as u8
+}
+
+impl Default for Timeline {
+    fn default() -> Self {
+        Self(Arc::new(Shared {
+            begun: Instant::now(),
+            begun_at: SystemTime::now(),
+            heard: Levels::default(),
+            played: Levels::default(),
+            journal: Mutex::default(),
+        }))
+    }
+}
+
+impl Timeline {
+    fn journal(&self) -> MutexGuard<'_, Journal> {
+        self.0
+            .journal
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.0.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// When it begins, Unix time in milliseconds.
+    pub fn begun_unix_ms(&self) -> u64 {
+        unix_ms(self.0.begun_at)
+    }
+
+    /// The session hears this.
+    pub fn hear(&self, samples: &[i16]) {
+        let number = self.now_ms() / LEVEL.as_millis() as u64;
+        self.0.heard.note(number, peak(samples));
+    }
+
+    /// The session plays this.
+    pub fn play(&self, samples: &[i16]) {
+        let number = self.now_ms() / LEVEL.as_millis() as u64;
+        self.0.played.note(number, peak(samples));
+    }
+
+    /// The client has sent this: JSON with a `type`, of what may be shown.
+    pub fn received(&self, text: impl Into<ByteString>) {
+        let now = self.now_ms();
+        self.journal().add(text.into(), true, now);
+    }
+
+    /// The client is sent this event.
+    pub(super) fn sent(&self, text: &ByteString) {
+        let now = self.now_ms();
+        let text = match kind(text) {
+            // It has a token.
+            "ready" => ByteString::from_static(r#"{"type":"ready"}"#),
+            kind if text.len() > MAX_TEXT_BYTES => {
+                ByteString::from(format!(r#"{{"type":"{kind}","bytes":{}}}"#, text.len()))
+            }
+            _ => text.clone(),
+        };
+        self.journal().add(text, false, now);
+    }
+
+    /// Changes what is known of the session.
+    pub fn describe(&self, change: impl FnOnce(&mut SessionFacts)) {
+        change(&mut self.journal().summary.facts);
+    }
+
+    /// The session has ended.
+    pub fn end(&self) {
+        let now = self.now_ms();
+        let mut journal = self.journal();
+        journal.ended_ms.get_or_insert(now);
+        journal.summary.doing = Doing::Ended;
+    }
+
+    /// What a list shows.
+    pub fn summary(&self) -> TimelineSummary {
+        self.journal().summary.clone()
+    }
+
+    /// What has changed after this version, and levels from this number on.
+    pub fn since(&self, version: u64, level: u64) -> TimelinePart {
+        let (now_ms, version, entries) = {
+            let journal = self.journal();
+            let new = journal
+                .entries
+                .iter()
+                .filter(|entry| entry.version > version);
+            let now = journal.ended_ms.unwrap_or_else(|| self.now_ms());
+            (now, journal.version, new.cloned().collect())
+        };
+        let last = now_ms / LEVEL.as_millis() as u64;
+        let first_level = level.max(last.saturating_sub(LEVELS as u64 - 2));
+        let levels = |of: &Levels| (first_level..last).map(|number| of.get(number)).collect();
+        TimelinePart {
+            version,
+            entries,
+            first_level,
+            heard: levels(&self.0.heard),
+            played: levels(&self.0.played),
+            now_ms,
+        }
+    }
+}
+
+/// The `type` of a message, which our own messages begin with.
+fn kind(text: &str) -> &str {
+    let rest = text.strip_prefix(r#"{"type":""#);
+    let kind = rest.and_then(|rest| rest.split('"').next());
+    kind.unwrap_or_default()
+}
+
+/// Whether such messages are one entry where they follow each other: parts of one thing, of which the last tells most.
+fn is_one_with(before: &str, text: &str) -> bool {
+    let is_partial = |text: &str| text.contains(r#""is_final":false"#);
+    match kind(text) {
+        "response_text" | "tts_progress" => true,
+        "stt_result" => is_partial(before) && is_partial(text),
+        _ => false,
+    }
+}
+
+/// A number among the fields of a message.
+fn number(text: &str, field: &str) -> Option<u64> {
+    let (_, rest) = text.split_once(field)?;
+    let digits = rest.trim_start_matches([':', ' ']);
+    let end = digits
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(digits.len());
+    digits[..end].parse().ok()
+}
+
+impl Journal {
+    fn add(&mut self, text: ByteString, from_client: bool, now: u64) {
+        self.version += 1;
+        self.summary.last_ms = now;
+        if !from_client {
+            self.look_at(&text);
+        }
+        let last = self.entries.back_mut().filter(|last| {
+            let same = last.from_client == from_client && kind(&last.text) == kind(&text);
+            same && is_one_with(&last.text, &text)
+        });
+        self.bytes += text.len();
+        if let Some(last) = last {
+            self.bytes -= last.text.len();
+            last.version = self.version;
+            last.until_ms = now;
+            last.times = last.times.saturating_add(1);
+            last.text = text;
+        } else {
+            self.ids += 1;
+            self.entries.push_back(TimelineEntry {
+                id: self.ids,
+                version: self.version,
+                at_ms: now,
+                until_ms: now,
+                times: 1,
+                from_client,
+                text,
+            });
+        }
+        while self.entries.len() > MAX_ENTRIES || self.bytes > MAX_BYTES {
+            let Some(oldest) = self.entries.pop_front() else {
+                break;
+            };
+            self.bytes -= oldest.text.len();
+        }
+    }
+
+    /// What the list shows after this event.
+    fn look_at(&mut self, text: &str) {
+        match kind(text) {
+            "vad_event" => {
+                self.hears = text.contains(r#""event":"speech_start""#);
+                if text.contains(r#""event":"turn_end""#) {
+                    self.summary.turns += 1;
+                    self.answers = true;
+                }
+            }
+            "response_started" => self.answers = true,
+            "response_done" => self.answers = false,
+            "tts_started" => {
+                self.speaks = true;
+                self.answers = false;
+            }
+            "tts_playback_complete" | "tts_interrupted" => self.speaks = false,
+            "turn_metrics" => self.summary.answer_ms = number(text, r#""first_sound_ms""#),
+            "error" => {
+                self.summary.errors += 1;
+                // It may end an utterance.
+                self.speaks = self.speaks && !text.contains(r#""played_ms""#);
+            }
+            "provider_event" if text.contains(r#""state":"switched""#) => {
+                self.summary.fallbacks += 1;
+            }
+            "ready" => {}
+            _ => return,
+        }
+        self.summary.doing = match (self.ended_ms, self.speaks, self.hears, self.answers) {
+            (Some(_), ..) => Doing::Ended,
+            (None, true, ..) => Doing::Speaks,
+            (None, _, true, _) => Doing::Hears,
+            (None, _, _, true) => Doing::Answers,
+            (None, ..) => Doing::Waits,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sends(timeline: &Timeline, texts: &[&'static str]) {
+        for text in texts {
+            timeline.sent(&ByteString::from_static(text));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn parts_of_one_thing_are_one_entry_and_only_news_are_told_again() {
+        let timeline = Timeline::default();
+        let partial = r#"{"type":"stt_result","transcript":"a","is_final":false}"#;
+        sends(&timeline, &[partial, partial]);
+        let seen = timeline.since(0, 0);
+        assert_eq!(seen.entries.len(), 1);
+        tokio::time::advance(Duration::from_millis(250)).await;
+        let last = r#"{"type":"stt_result","transcript":"a b","is_final":false}"#;
+        let heard = r#"{"type":"stt_result","transcript":"a b","is_final":true}"#;
+        sends(&timeline, &[last, heard]);
+        let news = timeline.since(seen.version, 0);
+        let [partials, heard_entry] = &news.entries[..] else {
+            panic!("{news:?}");
+        };
+        assert_eq!((partials.id, partials.times), (1, 3));
+        assert_eq!((partials.at_ms, partials.until_ms), (0, 250));
+        assert_eq!(&*heard_entry.text, heard);
+        assert!(timeline.since(news.version, 0).entries.is_empty());
+    }
+
+    #[test]
+    fn it_is_bounded_whatever_is_said() {
+        let timeline = Timeline::default();
+        for n in 0..3 * MAX_ENTRIES {
+            timeline.received(format!(r#"{{"type":"speak","text":"{n}"}}"#));
+        }
+        let entries = timeline.since(0, 0).entries;
+        assert_eq!(entries.len(), MAX_ENTRIES);
+        timeline.received(format!(
+            r#"{{"type":"speak","text":"{}"}}"#,
+            "x".repeat(MAX_BYTES / 2)
+        ));
+        let bytes: usize = timeline
+            .since(0, 0)
+            .entries
+            .iter()
+            .map(|e| e.text.len())
+            .sum();
+        assert!(bytes <= MAX_BYTES && bytes > MAX_BYTES / 2, "{bytes}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn levels_are_where_they_were_heard_and_old_ones_are_gone() {
+        let timeline = Timeline::default();
+        timeline.hear(&[0, -12_800, 100]);
+        tokio::time::advance(Duration::from_millis(150)).await;
+        timeline.play(&[i16::MIN]);
+        tokio::time::advance(Duration::from_millis(100)).await;
+        let part = timeline.since(0, 0);
+        assert_eq!((part.heard, part.played), (vec![100, 0], vec![0, 255]));
+        tokio::time::advance(Duration::from_mins(1)).await;
+        let part = timeline.since(0, 0);
+        assert!(part.heard.len() < LEVELS && part.heard.iter().all(|level| *level == 0));
+    }
+
+    #[test]
+    fn a_list_shows_what_a_session_does_and_no_token() {
+        let timeline = Timeline::default();
+        let doing = || timeline.summary().doing;
+        assert_eq!(doing(), Doing::Begins);
+        sends(&timeline, &[r#"{"type":"ready","resume_token":"marker"}"#]);
+        assert_eq!(doing(), Doing::Waits);
+        assert!(!format!("{timeline:?}").contains("marker"));
+        sends(
+            &timeline,
+            &[r#"{"type":"vad_event","event":"speech_start"}"#],
+        );
+        assert_eq!(doing(), Doing::Hears);
+        sends(&timeline, &[r#"{"type":"vad_event","event":"turn_end"}"#]);
+        assert_eq!(doing(), Doing::Answers);
+        sends(&timeline, &[r#"{"type":"tts_started","id":null}"#]);
+        assert_eq!(doing(), Doing::Speaks);
+        sends(
+            &timeline,
+            &[
+                r#"{"type":"tts_playback_complete","id":null}"#,
+                r#"{"type":"turn_metrics","turn":1,"first_sound_ms":812,"played_ms":null}"#,
+                r#"{"type":"error","message":"no"}"#,
+            ],
+        );
+        let summary = timeline.summary();
+        assert_eq!(summary.doing, Doing::Waits);
+        assert_eq!((summary.turns, summary.errors), (1, 1));
+        assert_eq!(summary.answer_ms, Some(812));
+        timeline.end();
+        sends(&timeline, &[r#"{"type":"tts_started","id":null}"#]);
+        assert_eq!(doing(), Doing::Ended);
+    }
+}
