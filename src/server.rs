@@ -40,7 +40,7 @@ use crate::audio::Channels;
 use crate::auth::{self, Authenticator, SetupError};
 use crate::config::{Config, RecordingBackend, RecordingLayout, Settings};
 use crate::hooks::{CallOwners, Configured, HookFile, Hooks, TenantNumbers};
-use crate::http::carrier::Carriers;
+use crate::http::carrier::{CarrierSettings, Carriers};
 use crate::http::inspect::{Feed, Model, SettingsInForce};
 use crate::http::openai::OpenAi;
 use crate::http::{
@@ -143,6 +143,9 @@ pub enum ServerError {
     /// The language models in the settings are invalid.
     #[error("{}", .0.join("\n"))]
     Llm(Vec<String>),
+    /// The carriers in the settings are invalid.
+    #[error("{}", .0.join("\n"))]
+    Carriers(Vec<String>),
     /// The running server cannot be replaced.
     #[error(transparent)]
     Takeover(#[from] TakeoverError),
@@ -632,6 +635,12 @@ fn models(store: &vivavoce_models::Store) -> Vec<Model> {
     models.collect()
 }
 
+/// The doors of telephone carriers.
+fn carriers(settings: &Settings, lines: AgentLines) -> Result<web::Data<Carriers>, ServerError> {
+    let carriers = CarrierSettings::new(settings).map_err(ServerError::Carriers)?;
+    Ok(web::Data::new(Carriers::new(carriers, settings, lines)))
+}
+
 async fn serve(config: &Config, read: Read, takeover: bool) -> Result<(), ServerError> {
     let settings = &config.settings;
     warn(config);
@@ -677,7 +686,7 @@ async fn serve(config: &Config, read: Read, takeover: bool) -> Result<(), Server
         with_metrics: settings.telemetry.metrics_address.is_none(),
         state,
         sockets,
-        carriers: web::Data::new(Carriers::new(settings, lines)),
+        carriers: carriers(settings, lines)?,
     };
     let handover = takeover::Parts {
         id: notifiers.replicas.id().to_owned(),
@@ -695,6 +704,7 @@ async fn serve(config: &Config, read: Read, takeover: bool) -> Result<(), Server
         voices: served.state.voices.clone(),
         state: served.state.clone(),
         agents,
+        carriers: served.carriers.clone(),
     };
     let Notifiers {
         replicas,

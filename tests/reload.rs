@@ -99,6 +99,44 @@ async fn secrets_limits_and_hooks_are_taken_over_with_a_line_each() {
 }
 
 #[tokio::test]
+async fn accounts_at_carriers_come_and_go() {
+    let settings = |secret: &str, url: &str| {
+        format!(
+            "auth:\n  required: true\n  api_secret: {OLD}\ncarriers:\n  public_url: {url}\n  \
+             accounts_json: '[{{\"kind\": \"exotel\", \"secret\": \"{secret}\"}}]'\n"
+        )
+    };
+    let answer = async |reloaded: &Reloaded, secret: &str| {
+        let url = format!("{}/carrier/exotel/answer/{secret}", reloaded.server.url);
+        let answer = client().get(url).send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    };
+    let (old, new) = ("the-old-secret-of-a-path", "the-new-secret-of-a-path");
+    let reloaded = Reloaded::start(&settings(old, "https://old.example"));
+    let (status, document) = answer(&reloaded, old).await;
+    assert!(
+        status == 200 && document.contains("wss://old.example/"),
+        "{document}"
+    );
+    assert_eq!(answer(&reloaded, new).await.0, 401);
+    // Too short for a secret.
+    reloaded.reload(
+        &settings("short", "https://new.example"),
+        "the settings stay as they were",
+    );
+    assert_eq!(answer(&reloaded, old).await.0, 200);
+    reloaded.reload(&settings(new, "https://new.example"), "carriers.public_url");
+    let (status, document) = answer(&reloaded, new).await;
+    assert!(
+        status == 200 && document.contains("wss://new.example/"),
+        "{document}"
+    );
+    assert_eq!(answer(&reloaded, old).await.0, 401);
+    let log = reloaded.server.log_so_far();
+    assert!(!log.contains(old) && !log.contains(new), "{log}");
+}
+
+#[tokio::test]
 async fn settings_that_do_not_fit_change_nothing() {
     let reloaded = Reloaded::start(&settings(OLD, 1_000, "old.example"));
     for bad in [

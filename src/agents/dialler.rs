@@ -500,6 +500,8 @@ impl<P: Place> AgentCall<P> {
             request_id: stream_id.to_owned(),
             own_url: parts.own_url.clone(),
             handshake: None,
+            takes: false,
+            least_lead: Duration::ZERO,
         };
         let told = self.place.told(stream_id);
         let opening = |writer: SocketWriter| Opening {

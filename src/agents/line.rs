@@ -20,7 +20,7 @@ use super::socket::{Progress, is_resume};
 use vivavoce_actors::session::protocol::{
     CallCommand, CarrierOfCall, ClientMessage, ErrorCode, Origin, ServerMessage, TransferErrorCode,
 };
-use vivavoce_actors::session::{InnerSession, SessionServices, open_session};
+use vivavoce_actors::session::{Caller, InnerSession, SessionServices, open_session};
 use vivavoce_core::dialect::Dialect;
 use vivavoce_core::json::{Fields, quoted};
 use vivavoce_socket::{Closed, InnerClient, Message, SocketHandler, SocketWriter};
@@ -70,6 +70,8 @@ pub struct LineCall {
     pub encoding: &'static str,
     /// Samples a second, both ways.
     pub rate: u32,
+    /// How much sound it takes at once.
+    pub packet: Duration,
 }
 
 /// The session of a call, while it has an agent.
@@ -153,7 +155,11 @@ impl Place for OnLine {
             opening.services,
             &opening.sockets,
             opening.places,
-            opening.caller,
+            Caller {
+                // The next piece is whole before the last one has been played.
+                least_lead: line.call().packet * 2,
+                ..opening.caller
+            },
         );
         let session = Rc::new(LineSession {
             session: RefCell::new(Some(inner)),
@@ -434,6 +440,7 @@ mod tests {
             },
             encoding: "mulaw",
             rate: 8_000,
+            packet: Duration::from_millis(20),
         };
         let config = |text: &str| config(text, "id-1", &call, &Dialect::default());
         let sent = r#"{"type":"config","stt_config":{"provider":"a","sample_rate":48000},"tts_config":{"provider":"b","model":""},"resume":true,"rtc":{"stt_mode":"mixed"}}"#;

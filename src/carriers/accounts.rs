@@ -8,7 +8,7 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
 use serde::Deserialize;
 
-use super::{Carrier, Request, carrier};
+use super::{Carrier, Request, Signature, carrier};
 use vivavoce_config::{Secret, Settings};
 use vivavoce_core::party::TenantId;
 
@@ -186,13 +186,14 @@ impl Accounts {
 
     /// The account that a request comes from. `path` is the secret in its path. A webhook is known by its signature where the
     /// account has a key, a handshake where the carrier signs those as well; a secret that comes with it must be right, too.
+    /// With the signature, whose copies may be no requests of the carrier.
     pub fn admit(
         &self,
         carrier: &dyn Carrier,
         request: &Request<'_>,
         path: Option<&str>,
         (is_socket, now): (bool, SystemTime),
-    ) -> Option<&Account> {
+    ) -> Option<(&Account, Signature)> {
         let in_header = if path.is_none() {
             carrier.secret(request)
         } else {
@@ -215,11 +216,13 @@ impl Accounts {
             };
             let signs = account.signing_key.is_some() && it_signs;
             let admitted = if signs {
-                is_right.unwrap_or(true) && carrier.is_signed(account, request, now)
+                let signed = carrier.signed(account, request, now);
+                signed.filter(|_| is_right.unwrap_or(true))
             } else {
-                is_right.unwrap_or(false)
+                // A secret is the same for all calls.
+                is_right.unwrap_or(false).then_some(Signature::Repeated)
             };
-            if admitted { Some(account) } else { found }
+            admitted.map(|signature| (account, signature)).or(found)
         })
     }
 }
@@ -320,12 +323,14 @@ mod tests {
             form: &form,
             body: b"",
         };
-        accounts.admit(
-            carrier("twilio")?,
-            &request,
-            Some(secret),
-            (true, SystemTime::now()),
-        )
+        accounts
+            .admit(
+                carrier("twilio")?,
+                &request,
+                Some(secret),
+                (true, SystemTime::now()),
+            )
+            .map(|(account, _)| account)
     }
 
     #[test]

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::wire::{Message, base64, no_format};
 use super::{
     Account, Becomes, Carrier, Codec, Document, Encoding, Event, Frame, Misfit, Request, Row,
-    Start, Stream,
+    Signature, Start, Stream,
 };
 
 pub struct Exotel;
@@ -54,8 +54,8 @@ impl Carrier for Exotel {
         Some(user.split_once(':')?.1.to_owned())
     }
 
-    fn is_signed(&self, _: &Account, _: &Request<'_>, _: SystemTime) -> bool {
-        false
+    fn signed(&self, _: &Account, _: &Request<'_>, _: SystemTime) -> Option<Signature> {
+        None
     }
 
     /// The address alone; parameters are its query.
@@ -86,7 +86,7 @@ impl Carrier for Exotel {
     fn setup(&self) -> &'static str {
         "The *Voicebot* applet's URL is `https://voice.example.com/carrier/exotel/answer/<secret>`, or the address that it answers, \
 `wss://voice.example.com/carrier/exotel/media/<secret>`, or that without the secret in its path and with it as the password, `wss://user:<secret>@…/media`. \
-`?sample-rate=16000` (or 24000) gives wideband sound. `SOCKET_LEAD_MS=400` keeps speech fluent: Exotel takes it in pieces of 200 ms."
+`?sample-rate=16000` (or 24000) gives wideband sound."
     }
 }
 
@@ -98,7 +98,7 @@ const ROWS: &[Row] = &[
     Row("`dtmf`", Becomes::Honoured, "event `dtmf`"),
     Row("`mark`", Becomes::Honoured, "a call is hung up when what was said has been played"),
     Row("`stop`", Becomes::Honoured, "the caller has hung up"),
-    Row("`media`, `mark`, `clear` to Exotel", Becomes::Honoured, "200 ms a message, as Exotel needs 3,200 bytes; the last one of an utterance ends with silence"),
+    Row("`media`, `mark`, `clear` to Exotel", Becomes::Honoured, "200 ms a message, as Exotel needs 3,200 bytes, and speech 400 ms ahead (`socket.lead_ms`, if that is more); the last one of an utterance ends with silence"),
     Row("the *Stream* applet", Becomes::Ignored, "it has one direction and looks like the other one: the caller is heard, and hears nothing"),
     Row("hanging up", Becomes::Honoured, "the socket is closed; the flow goes on with the next applet"),
     Row("pressing keys, transfer", Becomes::Ignored, "there is no message for it: `call_failed`, `sip_transfer_error`"),

@@ -11,11 +11,11 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::signatures::{is_fresh, verifies_sha256};
+use super::signatures::{is_fresh, signed_once};
 use super::wire::{Object, key, misfit_of_type, missing, no_format};
 use super::{
-    Account, Becomes, Carrier, Codec, Document, Event, Format, Frame, Misfit, Request, Row, Start,
-    Stream, misfit,
+    Account, Becomes, Carrier, Codec, Document, Event, Format, Frame, Misfit, Request, Row,
+    Signature, Start, Stream, misfit,
 };
 
 pub struct Genesys;
@@ -46,22 +46,27 @@ impl Carrier for Genesys {
     }
 
     /// HMAC-SHA256 with the client secret, which is base64, over what `Signature-Input` names.
-    fn is_signed(&self, account: &Account, request: &Request<'_>, now: SystemTime) -> bool {
-        let signed = || {
-            let (label, input) = request.header("signature-input")?.trim().split_once('=')?;
-            let (text, parameters) = signature_base(input.trim(), request)?;
-            let fresh = parameters.get("alg").is_none_or(|alg| alg == "hmac-sha256")
-                && is_fresh(parameters.get("created")?.parse().ok()?, now);
-            let signatures = request.header("signature")?.trim();
-            let signature = signatures
-                .strip_prefix(label.trim())?
-                .trim_start()
-                .strip_prefix('=')?;
-            let signature = signature.trim().strip_prefix(':')?.strip_suffix(':')?;
-            let key = STANDARD.decode(account.key()?).ok()?;
-            Some(fresh && verifies_sha256(&key, text.as_bytes(), &STANDARD.decode(signature).ok()?))
-        };
-        signed().unwrap_or(false)
+    fn signed(
+        &self,
+        account: &Account,
+        request: &Request<'_>,
+        now: SystemTime,
+    ) -> Option<Signature> {
+        let (label, input) = request.header("signature-input")?.trim().split_once('=')?;
+        let (text, parameters) = signature_base(input.trim(), request)?;
+        let fresh = parameters.get("alg").is_none_or(|alg| alg == "hmac-sha256")
+            && is_fresh(parameters.get("created")?.parse().ok()?, now);
+        let signatures = request.header("signature")?.trim();
+        let signature = signatures
+            .strip_prefix(label.trim())?
+            .trim_start()
+            .strip_prefix('=')?;
+        let signature = signature.trim().strip_prefix(':')?.strip_suffix(':')?;
+        let key = STANDARD.decode(account.key()?).ok()?;
+        if !fresh {
+            return None;
+        }
+        signed_once(&key, text.as_bytes(), &STANDARD.decode(signature).ok()?)
     }
 
     fn answer(&self, stream: &Stream<'_>, _: &BTreeMap<String, String>) -> Document {
@@ -366,9 +371,13 @@ keyid=\"SGVsbG8sIEkgYW0gdGhlIEFQSSBrZXkh\";nonce=\"VGhpc0lzQVVuaXF1ZU5vbmNl\";al
         };
         let account = Account::of("genesys", "TXlTdXBlclNlY3JldEtleVRlbGxOby0xITJAMyM0JDU=");
         let at = UNIX_EPOCH + Duration::from_secs(1_641_013_210);
-        assert!(Genesys.is_signed(&account, &request, at));
-        assert!(!Genesys.is_signed(&account, &request, at + Duration::from_hours(1)));
+        assert!(Genesys.signed(&account, &request, at).is_some());
+        assert!(
+            Genesys
+                .signed(&account, &request, at + Duration::from_hours(1))
+                .is_none()
+        );
         request.url = "wss://audiohook.example.com/other";
-        assert!(!Genesys.is_signed(&account, &request, at));
+        assert!(Genesys.signed(&account, &request, at).is_none());
     }
 }

@@ -8,7 +8,7 @@
 //! * [`Codec`]: the messages of one socket, translated both ways. It remembers what the carrier wants repeated, such as the id
 //!   of the stream.
 //! * [`Accounts`]: who may come in, from the settings.
-//! * [`Request`]: what a signature is over.
+//! * [`Request`]: what a signature is over; [`UsedSignatures`]: those that count no more.
 //! * [`InputPace`]: how much a carrier may send.
 //!
 //! # Example
@@ -41,6 +41,7 @@ mod plivo;
 mod signatures;
 mod telnyx;
 mod twilio;
+mod used;
 mod vonage;
 mod wire;
 
@@ -53,7 +54,8 @@ pub use accounts::{Account, Accounts};
 pub use documents::{Document, Stream};
 pub use pace::InputPace;
 pub use page::page;
-pub use signatures::Request;
+pub use signatures::{Request, Signature};
+pub use used::UsedSignatures;
 pub use vivavoce_core::json::Misfit;
 
 /// The largest message of a carrier that is read: theirs carry 20 to 200 ms of sound.
@@ -105,13 +107,18 @@ pub trait Carrier: Sync {
         false
     }
 
-    /// Whether the carrier signed a request with the key of this account.
-    fn is_signed(&self, account: &Account, request: &Request<'_>, now: SystemTime) -> bool;
+    /// The signature of a request, where the carrier signed it with the key of this account.
+    fn signed(
+        &self,
+        account: &Account,
+        request: &Request<'_>,
+        now: SystemTime,
+    ) -> Option<Signature>;
 
     /// The document that tells the carrier to open a socket. `asked` are the parameters with which it asked for the document.
     fn answer(&self, stream: &Stream<'_>, asked: &BTreeMap<String, String>) -> Document;
 
-    /// How much sound one message to the carrier holds.
+    /// How much sound one message to the carrier holds. Sessions send speech ahead by two of them at least.
     fn packet(&self) -> Duration {
         Duration::from_millis(20)
     }

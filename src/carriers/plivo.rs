@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::json;
 
+use super::signatures::signed_once;
 use super::wire::{Message, base64, bounded, no_format, numbers};
 use super::{
     Account, Becomes, Carrier, Codec, Document, Encoding, Event, Format, Frame, Misfit, Request,
-    Row, Start, Stream,
+    Row, Signature, Start, Stream,
 };
 
 pub struct Plivo;
@@ -31,17 +34,16 @@ impl Carrier for Plivo {
     }
 
     /// HMAC-SHA256 over the URL, whose query is sorted, the names and values of a form, and a nonce; one of several signatures.
-    fn is_signed(&self, account: &Account, request: &Request<'_>, _: SystemTime) -> bool {
-        let signatures = request.header("x-plivo-signature-v3");
-        let nonce = request.header("x-plivo-signature-v3-nonce");
-        let Some((signatures, nonce)) = signatures.zip(nonce) else {
-            return false;
-        };
-        request.urls().iter().any(|url| {
+    fn signed(&self, account: &Account, request: &Request<'_>, _: SystemTime) -> Option<Signature> {
+        let signatures = request.header("x-plivo-signature-v3")?;
+        let nonce = request.header("x-plivo-signature-v3-nonce")?;
+        let key = account.key()?.as_bytes();
+        request.urls().iter().find_map(|url| {
             let text = signed_text(url, request.form, nonce);
-            signatures
-                .split(',')
-                .any(|signature| account.signed_sha256(text.as_bytes(), signature.trim()))
+            signatures.split(',').find_map(|signature| {
+                let signature = STANDARD.decode(signature.trim()).ok()?;
+                signed_once(key, text.as_bytes(), &signature)
+            })
         })
     }
 

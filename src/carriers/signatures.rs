@@ -51,6 +51,15 @@ impl<'a> Request<'a> {
     }
 }
 
+/// A signature that is right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Signature {
+    /// Two requests may have it.
+    Repeated,
+    /// It is over something that the carrier says once: a request that comes with it again is a copy.
+    Once(Box<[u8]>),
+}
+
 impl Account {
     /// The key of the account.
     pub(crate) fn key(&self) -> Option<&str> {
@@ -59,15 +68,7 @@ impl Account {
 
     /// Whether this is the HMAC-SHA1 of a text in base64, by the key of the account.
     pub(crate) fn signed_sha1(&self, text: &[u8], signature: &str) -> bool {
-        self.signed(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, text, signature)
-    }
-
-    /// Whether this is the HMAC-SHA256 of a text in base64, by the key of the account.
-    pub(crate) fn signed_sha256(&self, text: &[u8], signature: &str) -> bool {
-        self.signed(hmac::HMAC_SHA256, text, signature)
-    }
-
-    fn signed(&self, algorithm: hmac::Algorithm, text: &[u8], signature: &str) -> bool {
+        let algorithm = hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY;
         let signature = STANDARD.decode(signature).ok();
         self.key()
             .zip(signature)
@@ -75,9 +76,9 @@ impl Account {
     }
 }
 
-/// Whether this is the HMAC-SHA256 of a text.
-pub fn verifies_sha256(key: &[u8], text: &[u8], signature: &[u8]) -> bool {
-    verifies(hmac::HMAC_SHA256, key, text, signature)
+/// The HMAC-SHA256 of a text that no other request has, if it is that.
+pub fn signed_once(key: &[u8], text: &[u8], signature: &[u8]) -> Option<Signature> {
+    verifies(hmac::HMAC_SHA256, key, text, signature).then(|| Signature::Once(signature.into()))
 }
 
 fn verifies(algorithm: hmac::Algorithm, key: &[u8], text: &[u8], signature: &[u8]) -> bool {
@@ -85,7 +86,7 @@ fn verifies(algorithm: hmac::Algorithm, key: &[u8], text: &[u8], signature: &[u8
 }
 
 /// How old a signature may be, and how far ahead the carrier's clock.
-const FRESH: Duration = Duration::from_mins(5);
+pub(crate) const FRESH: Duration = Duration::from_mins(5);
 
 /// Whether something was signed now, by the Unix time that it says.
 pub fn is_fresh(signed: u64, now: SystemTime) -> bool {

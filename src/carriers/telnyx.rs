@@ -13,7 +13,8 @@ use serde_json::json;
 use super::signatures::is_fresh;
 use super::wire::{Message, base64, no_format};
 use super::{
-    Account, Becomes, Carrier, Codec, Document, Event, Frame, Misfit, Request, Row, Start, Stream,
+    Account, Becomes, Carrier, Codec, Document, Event, Frame, Misfit, Request, Row, Signature,
+    Start, Stream,
 };
 
 pub struct Telnyx;
@@ -41,19 +42,22 @@ impl Carrier for Telnyx {
     }
 
     /// Ed25519 over the time and the body.
-    fn is_signed(&self, account: &Account, request: &Request<'_>, now: SystemTime) -> bool {
-        let signed = || {
-            let signature = STANDARD
-                .decode(request.header("telnyx-signature-ed25519")?)
-                .ok()?;
-            let time = request.header("telnyx-timestamp")?;
-            let key = STANDARD.decode(account.key()?).ok()?;
-            let text = [time.as_bytes(), b"|", request.body].concat();
-            let key = UnparsedPublicKey::new(&ED25519, key);
-            let fresh = is_fresh(time.parse().ok()?, now);
-            Some(fresh && key.verify(&text, &signature).is_ok())
-        };
-        signed().unwrap_or(false)
+    /// Of webhooks, which may come twice: Telnyx repeats what was not answered.
+    fn signed(
+        &self,
+        account: &Account,
+        request: &Request<'_>,
+        now: SystemTime,
+    ) -> Option<Signature> {
+        let signature = STANDARD
+            .decode(request.header("telnyx-signature-ed25519")?)
+            .ok()?;
+        let time = request.header("telnyx-timestamp")?;
+        let key = STANDARD.decode(account.key()?).ok()?;
+        let text = [time.as_bytes(), b"|", request.body].concat();
+        let key = UnparsedPublicKey::new(&ED25519, key);
+        let is_fresh = is_fresh(time.parse().ok()?, now);
+        (is_fresh && key.verify(&text, &signature).is_ok()).then_some(Signature::Repeated)
     }
 
     fn answer(&self, stream: &Stream<'_>, _: &BTreeMap<String, String>) -> Document {
@@ -199,9 +203,13 @@ mod tests {
             body,
         };
         let at = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-        assert!(Telnyx.is_signed(&account, &request, at));
-        assert!(!Telnyx.is_signed(&account, &request, at + Duration::from_secs(301)));
+        assert!(Telnyx.signed(&account, &request, at).is_some());
+        assert!(
+            Telnyx
+                .signed(&account, &request, at + Duration::from_secs(301))
+                .is_none()
+        );
         request.body = b"CallSid=v3";
-        assert!(!Telnyx.is_signed(&account, &request, at));
+        assert!(Telnyx.signed(&account, &request, at).is_none());
     }
 }

@@ -9,8 +9,8 @@ use serde_json::json;
 
 use super::wire::{Message, base64, no_format, numbers};
 use super::{
-    Account, Becomes, Carrier, Codec, Document, Event, Format, Frame, Misfit, Request, Row, Start,
-    Stream,
+    Account, Becomes, Carrier, Codec, Document, Event, Format, Frame, Misfit, Request, Row,
+    Signature, Start, Stream,
 };
 
 pub struct Twilio;
@@ -29,10 +29,9 @@ impl Carrier for Twilio {
     }
 
     /// HMAC-SHA1 over the URL as Twilio knows it, followed by the names and values of a form, sorted by name.
-    fn is_signed(&self, account: &Account, request: &Request<'_>, _: SystemTime) -> bool {
-        let Some(signature) = request.header("x-twilio-signature") else {
-            return false;
-        };
+    /// It is over the URL alone, and the same for all calls.
+    fn signed(&self, account: &Account, request: &Request<'_>, _: SystemTime) -> Option<Signature> {
+        let signature = request.header("x-twilio-signature")?;
         let form: String = request
             .form
             .iter()
@@ -40,7 +39,8 @@ impl Carrier for Twilio {
             .collect();
         let urls = request.urls();
         let mut texts = urls.iter().map(|url| format!("{url}{form}"));
-        texts.any(|text| account.signed_sha1(text.as_bytes(), signature))
+        let is_signed = texts.any(|text| account.signed_sha1(text.as_bytes(), signature));
+        is_signed.then_some(Signature::Repeated)
     }
 
     fn answer(&self, stream: &Stream<'_>, asked: &BTreeMap<String, String>) -> Document {
@@ -244,10 +244,22 @@ mod tests {
             form: &form,
             body: b"",
         };
-        assert!(Twilio.is_signed(&account, &request, SystemTime::now()));
+        assert!(
+            Twilio
+                .signed(&account, &request, SystemTime::now())
+                .is_some()
+        );
         request.url = "https://mycompany.com/myapp.php?foo=1&bar=3";
-        assert!(!Twilio.is_signed(&account, &request, SystemTime::now()));
+        assert!(
+            Twilio
+                .signed(&account, &request, SystemTime::now())
+                .is_none()
+        );
         request.url = url;
-        assert!(!Twilio.is_signed(&Account::of("twilio", "12346"), &request, SystemTime::now()));
+        assert!(
+            Twilio
+                .signed(&Account::of("twilio", "12346"), &request, SystemTime::now())
+                .is_none()
+        );
     }
 }

@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 
 use vivavoce_core::hash::hex;
 
-use super::signatures::{is_fresh, verifies_sha256};
+use super::signatures::{is_fresh, signed_once};
 use super::wire::{Object, bounded, key, missing, no_format, numbers};
 use super::{
     Account, Becomes, Carrier, Codec, Document, Encoding, Event, Format, Frame, Misfit, Request,
-    Row, Start, Stream, misfit,
+    Row, Signature, Start, Stream, misfit,
 };
 
 pub struct Vonage;
@@ -36,32 +36,39 @@ impl Carrier for Vonage {
     }
 
     /// A JWT of `Authorization`, signed with HMAC-SHA256, for five minutes; one that names the body's digest is for that body.
-    fn is_signed(&self, account: &Account, request: &Request<'_>, now: SystemTime) -> bool {
-        let signed = || {
-            let authorization = request.header("authorization")?;
-            let (scheme, token) = authorization.split_once(' ')?;
-            let (text, signature) = token.trim().rsplit_once('.')?;
-            let (head, claims) = text.split_once('.')?;
-            let read = |part: &str| URL_SAFE_NO_PAD.decode(part.trim_end_matches('=')).ok();
-            let head: Value = serde_json::from_slice(&read(head)?).ok()?;
-            let claims: Claims = serde_json::from_slice(&read(claims)?).ok()?;
-            let hash = claims.payload_hash.unwrap_or_default();
-            let body = digest(&SHA256, request.body);
-            let body = hex(body.as_ref());
-            let known = scheme.eq_ignore_ascii_case("bearer")
-                && head["alg"] == "HS256"
-                && is_fresh(claims.iat, now)
-                && (hash.is_empty() && request.body.is_empty() || hash.eq_ignore_ascii_case(&body));
-            Some(
-                known
-                    && verifies_sha256(
-                        account.key()?.as_bytes(),
-                        text.as_bytes(),
-                        &read(signature)?,
-                    ),
-            )
-        };
-        signed().unwrap_or(false)
+    fn signed(
+        &self,
+        account: &Account,
+        request: &Request<'_>,
+        now: SystemTime,
+    ) -> Option<Signature> {
+        let authorization = request.header("authorization")?;
+        let (scheme, token) = authorization.split_once(' ')?;
+        let (text, signature) = token.trim().rsplit_once('.')?;
+        let (head, claims) = text.split_once('.')?;
+        let read = |part: &str| URL_SAFE_NO_PAD.decode(part.trim_end_matches('=')).ok();
+        let head: Value = serde_json::from_slice(&read(head)?).ok()?;
+        let claims: Claims = serde_json::from_slice(&read(claims)?).ok()?;
+        let hash = claims.payload_hash.unwrap_or_default();
+        let body = digest(&SHA256, request.body);
+        let body = hex(body.as_ref());
+        let known = scheme.eq_ignore_ascii_case("bearer")
+            && head["alg"] == "HS256"
+            && is_fresh(claims.iat, now)
+            && (hash.is_empty() && request.body.is_empty() || hash.eq_ignore_ascii_case(&body));
+        if !known {
+            return None;
+        }
+        let signature = signed_once(
+            account.key()?.as_bytes(),
+            text.as_bytes(),
+            &read(signature)?,
+        )?;
+        // Without an id two calls of a second have the same.
+        Some(match claims.jti {
+            Some(_) => signature,
+            None => Signature::Repeated,
+        })
     }
 
     fn answer(&self, stream: &Stream<'_>, asked: &BTreeMap<String, String>) -> Document {
@@ -92,6 +99,7 @@ Where signed webhooks are off, give the account a `secret` and no `signing_key`,
 #[derive(Deserialize)]
 struct Claims {
     iat: u64,
+    jti: Option<String>,
     payload_hash: Option<String>,
 }
 
@@ -250,7 +258,7 @@ mod tests {
                 form: &form,
                 body,
             };
-            Vonage.is_signed(
+            Vonage.signed(
                 &account,
                 &request,
                 UNIX_EPOCH + Duration::from_secs(1_700_000_000 + after),
@@ -258,17 +266,19 @@ mod tests {
         };
         let head = r#"{"alg":"HS256","typ":"JWT"}"#;
         let socket = token(head, json!({"iat": 1_700_000_000}));
-        assert!(signed(&socket, b"", 10));
-        assert!(!signed(&socket, b"a", 10) && !signed(&socket, b"", 400));
-        assert!(!signed(&socket.replace("Bearer", "Basic"), b"", 10));
+        assert_eq!(signed(&socket, b"", 10), Some(Signature::Repeated));
+        let once = token(head, json!({"iat": 1_700_000_000, "jti": "1"}));
+        let first = signed(&once, b"", 10);
+        assert!(matches!(first, Some(Signature::Once(_))));
+        // The same one, however it is written.
+        assert_eq!(signed(&once.replace("Bearer", "bearer "), b"", 10), first);
+        assert!(signed(&socket, b"a", 10).is_none() && signed(&socket, b"", 400).is_none());
+        assert!(signed(&socket.replace("Bearer", "Basic"), b"", 10).is_none());
         let hash = hex(digest(&SHA256, b"a").as_ref());
         let webhook = token(head, json!({"iat": 1_700_000_000, "payload_hash": hash}));
-        assert!(signed(&webhook, b"a", 10) && !signed(&webhook, b"b", 10));
-        assert!(!signed(
-            &token(r#"{"alg":"none"}"#, json!({"iat": 1_700_000_000})),
-            b"",
-            10
-        ));
-        assert!(!signed("Bearer a.b.c", b"", 10));
+        assert!(signed(&webhook, b"a", 10).is_some() && signed(&webhook, b"b", 10).is_none());
+        let bare = token(r#"{"alg":"none"}"#, json!({"iat": 1_700_000_000}));
+        assert!(signed(&bare, b"", 10).is_none());
+        assert!(signed("Bearer a.b.c", b"", 10).is_none());
     }
 }

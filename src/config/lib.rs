@@ -200,11 +200,12 @@ impl fmt::Debug for Resolved {
 }
 
 /// What is read again on SIGHUP: a key, or the beginning of keys where it ends in a dot. Anything else waits for a restart.
-pub const RELOADED: [&str; 21] = [
+pub const RELOADED: [&str; 22] = [
     "agent.",
     "auth.api_secret",
     "auth.api_secrets_json",
     "auth.read_secret",
+    "carriers.",
     "limits.recognisers",
     "limits.recordings",
     "limits.requests_per_second",

@@ -14,6 +14,7 @@ use crate::agents::{AgentDialler, AgentRoutes, DialOthers, DialPlan};
 use crate::auth::{Authenticator, SharedSecrets};
 use crate::config::{Config, ConfigError, Settings};
 use crate::hooks::{Configured, Hooks};
+use crate::http::carrier::{CarrierSettings, Carriers};
 use crate::http::{AppState, Limits};
 use crate::llm::Endpoints;
 use crate::providers::ProviderTable;
@@ -34,6 +35,7 @@ pub(super) struct Reloadable {
     pub(super) webhooks: Webhooks,
     pub(super) voices: Addr<VoiceRegistry>,
     pub(super) agents: Addr<AgentDialler>,
+    pub(super) carriers: web::Data<Carriers>,
 }
 
 /// What was read, and cannot fail any more.
@@ -43,6 +45,7 @@ struct Prepared {
     hooks: Configured,
     agents: Option<DialPlan>,
     llm: Endpoints,
+    carriers: CarrierSettings,
 }
 
 impl Reloadable {
@@ -101,6 +104,7 @@ impl Reloadable {
             hooks: Configured::new(settings).map_err(ServerError::Hooks)?,
             agents: plan.transpose()?,
             llm: Endpoints::new(settings, &authorities).map_err(ServerError::Llm)?,
+            carriers: CarrierSettings::new(settings).map_err(ServerError::Carriers)?,
         })
     }
 
@@ -111,8 +115,10 @@ impl Reloadable {
             hooks,
             agents,
             llm,
+            carriers,
         } = prepared;
         self.state.llm.replace(llm);
+        self.carriers.reload(carriers);
         self.providers.replace(&providers);
         if let (Some(auth), Some(secrets)) = (&self.state.auth, secrets) {
             auth.take_secrets(secrets);

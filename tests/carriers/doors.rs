@@ -7,6 +7,7 @@ use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD as BASE64, URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::agent::Agent;
 use super::caller::{Caller, Kind, TO, handshake, media};
@@ -75,7 +76,7 @@ fn signed(kind: Kind, key: &str) -> Headers {
         ],
         Kind::Vonage => jwt(
             key,
-            &json!({"iat": now(), "iss": "Vonage", "application_id": "a"}),
+            &json!({"iat": now(), "jti": Uuid::new_v4().to_string(), "iss": "Vonage", "application_id": "a"}),
         ),
         Kind::Genesys => {
             let parameters = format!(
@@ -183,6 +184,23 @@ async fn whoever_has_neither_a_signature_nor_a_secret_nor_a_token_is_refused() {
             .unwrap_err(),
         401
     );
+}
+
+#[tokio::test]
+async fn a_copy_of_a_signed_handshake_opens_no_second_socket() {
+    let telnyx = Ed25519KeyPair::generate().unwrap();
+    let server = locked(&accounts(&telnyx), &[]);
+    for kind in [Kind::Plivo, Kind::Vonage, Kind::Genesys] {
+        let url = media(&server, kind);
+        let headers = signed(kind, KEY);
+        assert!(handshake(&url, &headers).await.is_ok(), "{kind:?}");
+        assert_eq!(handshake(&url, &headers).await.unwrap_err(), 401);
+    }
+    // The next call of Vonage has another id. Twilio signs all calls alike.
+    for kind in [Kind::Vonage, Kind::Twilio, Kind::Twilio] {
+        let socket = handshake(&media(&server, kind), &signed(kind, KEY)).await;
+        assert!(socket.is_ok(), "{kind:?}");
+    }
 }
 
 #[tokio::test]

@@ -250,6 +250,7 @@ impl CarrierSocket {
             },
             encoding: start.format.encoding.name(),
             rate: start.format.rate,
+            packet: carrier.packet(),
         };
         let room = account.as_ref().and_then(|account| {
             let (from, to) = (told.from.as_deref(), told.to.as_deref());

@@ -6,12 +6,14 @@ mod call;
 mod room;
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use actix_web::http::{Method, header};
 use actix_web::web::Bytes;
 use actix_web::{FromRequest, HttpMessage, HttpRequest, HttpResponse, dev, web};
+
+use arc_swap::ArcSwap;
 
 use super::auth::{self, public};
 use super::body;
@@ -26,32 +28,38 @@ use call::{CarrierSocket, Incoming};
 use room::CallRooms;
 use vivavoce_agents::AgentLines;
 use vivavoce_auth::{Access, Owner};
-use vivavoce_carriers::{Account, Accounts, Carrier, MAX_MESSAGE_BYTES, Request, Stream, carrier};
+use vivavoce_carriers::{
+    Account, Accounts, Carrier, MAX_MESSAGE_BYTES, Request, Signature, Stream, UsedSignatures,
+    carrier,
+};
 use vivavoce_config::Settings;
 use vivavoce_core::log_interval::LogInterval;
 use vivavoce_socket as socket;
 
 /// What the doors of carriers need beside the rest of the server's state.
 pub struct Carriers {
-    accounts: Accounts,
-    /// Where carriers find this server, `http` or `https`, without a slash at its end.
-    public_url: Option<String>,
+    settings: ArcSwap<CarrierSettings>,
+    used: Mutex<UsedSignatures>,
     agents: AgentLines,
     config_timeout: std::time::Duration,
     complexity: u8,
 }
 
-impl Carriers {
-    /// From valid settings.
-    pub fn new(settings: &Settings, agents: AgentLines) -> Self {
+/// What is read again while the server runs.
+pub struct CarrierSettings {
+    accounts: Accounts,
+    /// Where carriers find this server, `http` or `https`, without a slash at its end.
+    public_url: Option<String>,
+}
+
+impl CarrierSettings {
+    /// On failure all contradictions of the settings.
+    pub fn new(settings: &Settings) -> Result<Self, Vec<String>> {
         let url = settings.carriers.public_url.as_ref();
-        Self {
-            accounts: Accounts::new(settings).unwrap_or_default(),
+        Ok(Self {
+            accounts: Accounts::new(settings)?,
             public_url: url.map(|url| url.0.as_str().trim_end_matches('/').to_owned()),
-            agents,
-            config_timeout: settings.socket.config_timeout_seconds,
-            complexity: settings.rtc.complexity,
-        }
+        })
     }
 
     /// Where carriers find this server, with the scheme of a socket or of a page.
@@ -66,9 +74,39 @@ impl Carriers {
     }
 }
 
+impl Carriers {
+    /// From valid settings.
+    pub fn new(carriers: CarrierSettings, settings: &Settings, agents: AgentLines) -> Self {
+        Self {
+            settings: ArcSwap::from_pointee(carriers),
+            used: Mutex::default(),
+            agents,
+            config_timeout: settings.socket.config_timeout_seconds,
+            complexity: settings.rtc.complexity,
+        }
+    }
+
+    /// Whoever comes from now on is looked for here; calls that are there stay.
+    pub fn reload(&self, settings: CarrierSettings) {
+        self.settings.store(Arc::new(settings));
+    }
+
+    /// Refuses what was signed for another socket.
+    fn use_once(&self, carrier: &dyn Carrier, signature: &Signature) -> Result<(), ApiError> {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if used.take(signature, Instant::now()) {
+            return Ok(());
+        }
+        let carrier = carrier.kind();
+        tracing::warn!(carrier, "a signature of a carrier was used before");
+        let message = "the carrier's signature was used before";
+        Err(ApiError::new(Code::Unauthorized, message))
+    }
+}
+
 /// The contradictions of the settings.
 pub fn problems(settings: &Settings) -> Vec<String> {
-    Accounts::new(settings).err().unwrap_or_default()
+    CarrierSettings::new(settings).err().unwrap_or_default()
 }
 
 /// The paths.
@@ -95,7 +133,7 @@ pub fn endpoints() -> Vec<Endpoint> {
 /// Who has come.
 struct Caller {
     access: Access,
-    account: Option<Account>,
+    known: Option<(Account, Signature)>,
 }
 
 /// The carrier of the path.
@@ -114,7 +152,7 @@ fn carrier_of(request: &HttpRequest) -> Result<&'static dyn Carrier, ApiError> {
 /// A carrier is known by the signature of an account or by its secret, anybody else by a token. Where authentication is off and
 /// the carrier has no account, whoever comes is let in.
 async fn admit(
-    carriers: &Carriers,
+    carriers: &CarrierSettings,
     state: &AppState,
     request: &HttpRequest,
     asked: (&dyn Carrier, bool, &BTreeMap<String, String>, &[u8]),
@@ -138,7 +176,8 @@ async fn admit(
     };
     let secret = request.match_info().get("secret");
     let known = (is_socket, SystemTime::now());
-    if let Some(account) = carriers.accounts.admit(carrier, &seen, secret, known) {
+    let account = carriers.accounts.admit(carrier, &seen, secret, known);
+    if let Some((account, signature)) = account {
         let access = match (&account.tenant, &state.auth) {
             (Some(tenant), _) => Access::of_owner(&Owner::Tenant(tenant.clone())),
             (None, Some(_)) => Access::of_owner(&Owner::Operator),
@@ -149,20 +188,20 @@ async fn admit(
         }
         return Ok(Caller {
             access,
-            account: Some(account.clone()),
+            known: Some((account.clone(), signature)),
         });
     }
     if let Some(access) = auth::by_token(state, request).await? {
         return Ok(Caller {
             access,
-            account: None,
+            known: None,
         });
     }
     if state.auth.is_none() && secret.is_none() && !carriers.accounts.has_some_of(carrier) {
         let access = Access::anonymous().counted_by(auth::stranger(request));
         return Ok(Caller {
             access,
-            account: None,
+            known: None,
         });
     }
     log_refusal(carrier, &carriers.base(request, is_socket));
@@ -196,9 +235,11 @@ pub async fn open(
 ) -> actix_web::Result<HttpResponse> {
     let carrier = carrier_of(&request)?;
     let asked = (carrier, true, &BTreeMap::new(), &b""[..]);
-    let Caller { access, account } = admit(&carriers, &state, &request, asked).await?;
+    let settings = carriers.settings.load_full();
+    let Caller { access, known } = admit(&settings, &state, &request, asked).await?;
     let work = state.begin_work()?;
     limits.admit_tenant(&access)?;
+    let (account, signature) = known.unzip();
     let incoming = Incoming {
         carrier,
         account,
@@ -214,6 +255,9 @@ pub async fn open(
         access,
         work,
     };
+    if let Some(signature) = signature {
+        carriers.use_once(carrier, &signature)?;
+    }
     let key = incoming.access.party();
     request.extensions_mut().insert(key);
     let codec = carrier.codec(request.query_string());
@@ -246,6 +290,7 @@ pub async fn answer(
     } else {
         BTreeMap::new()
     };
+    let carriers = carriers.settings.load_full();
     let caller = admit(&carriers, &state, &request, (carrier, false, &form, &body)).await?;
     let query = pairs(request.query_string().as_bytes());
     let given = query.iter().filter_map(|(name, value)| {
@@ -262,7 +307,10 @@ pub async fn answer(
             fields.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))),
         );
     }
-    let secret = caller.account.as_ref().and_then(Account::secret);
+    let secret = caller
+        .known
+        .as_ref()
+        .and_then(|(account, _)| account.secret());
     let secret = secret.filter(|_| !carrier.has_secret_in_header());
     let secret = secret
         .map(|secret| format!("/{secret}"))

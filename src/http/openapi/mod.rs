@@ -115,7 +115,10 @@ const INTRODUCTION: &str = "A real-time voice server: it hears (speech to text),
     are ignored. Answers of the HTTP parser itself (400, 408, 431) have no body. Pages of the origins in \
     `SERVER_CORS_ORIGINS` may ask and read answers. While the server stops, new work is \
     answered 503 `OVERLOADED`.\n\nA token is needed for protected operations when the server is set up with \
-    `AUTH_REQUIRED=true`; otherwise they are open. The messages of the socket are described by `/schemas/socket.json`.";
+    `AUTH_REQUIRED=true`; otherwise they are open. The messages of the socket are described by `/schemas/socket.json`.\n\n\
+    Where the server speaks another's protocol, its owner describes it: below `/v1/` OpenAI's audio API and Realtime, below \
+    `/twirp/` and `/rtc` LiveKit's, below `/carrier/` those of telephone carriers. The pages `openai.md`, `livekit-api.md` and \
+    `carriers.md` of the documentation say what becomes of each part of them.";
 
 fn tag(name: &str, says: &str) -> Tag {
     let mut tag = Tag::new(name);
