@@ -4,6 +4,7 @@
 
 use actix::prelude::*;
 use futures_util::{StreamExt, stream};
+use serde::{Deserialize, Serialize};
 
 use super::session::protocol::{
     AgentConfig, ErrorCode, ResponseStatus, ResponseUsage, ServerMessage,
@@ -119,10 +120,26 @@ pub struct ResponderActor {
     open_calls: Vec<String>,
     /// It ends with what is being said.
     is_dismissed: bool,
+    /// The conversation has begun, at another server.
+    is_greeted: bool,
     /// How many answers there were.
     answers: u64,
     items: u64,
 }
+
+/// What a responder elsewhere needs to go on.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct ConversationSoFar {
+    history: Items,
+    open_calls: Vec<String>,
+    answers: u64,
+    items: u64,
+}
+
+/// The conversation goes on elsewhere; `None` while something is being answered.
+#[derive(Message)]
+#[rtype(result = "Option<ConversationSoFar>")]
+pub struct GiveConversation;
 
 /// A piece of the answer with this number.
 struct Piece(u64, Result<AnswerEvent, LlmError>);
@@ -133,18 +150,22 @@ impl ResponderActor {
         config: AgentConfig,
         endpoint: Endpoint,
         session: Recipient<ResponderOrder>,
+        before: Option<ConversationSoFar>,
     ) -> Self {
+        let is_greeted = before.is_some();
+        let before = before.unwrap_or_default();
         Self {
             config,
             endpoint,
             session,
-            history: Items::default(),
+            history: before.history,
             answer: None,
             next: None,
-            open_calls: Vec::new(),
+            open_calls: before.open_calls,
             is_dismissed: false,
-            answers: 0,
-            items: 0,
+            is_greeted,
+            answers: before.answers,
+            items: before.items,
         }
     }
 
@@ -394,7 +415,9 @@ impl Actor for ResponderActor {
     type Context = Context<Self>;
 
     fn started(&mut self, _: &mut Context<Self>) {
-        self.greet();
+        if !self.is_greeted {
+            self.greet();
+        }
     }
 }
 
@@ -522,6 +545,20 @@ impl Handler<Instruct> for ResponderActor {
     fn handle(&mut self, Instruct { config, endpoint }: Instruct, _: &mut Context<Self>) {
         self.config = config;
         self.endpoint = endpoint;
+    }
+}
+
+impl Handler<GiveConversation> for ResponderActor {
+    type Result = Option<ConversationSoFar>;
+
+    fn handle(&mut self, _: GiveConversation, _: &mut Context<Self>) -> Self::Result {
+        let rests = self.answer.is_none() && self.next.is_none();
+        rests.then(|| ConversationSoFar {
+            history: std::mem::take(&mut self.history),
+            open_calls: std::mem::take(&mut self.open_calls),
+            answers: self.answers,
+            items: self.items,
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! `GET /ws`: the WebSocket of a session.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
 
@@ -15,7 +16,7 @@ use super::state::AppState;
 use vivavoce_actors::session::{self, Caller, Places, SessionServices};
 use vivavoce_config::Settings;
 use vivavoce_quotas::Share;
-use vivavoce_replicas::{FORWARDED, Handshake, Replicas};
+use vivavoce_replicas::{FORWARDED, Handshake, Replicas, TAKES_SESSIONS};
 use vivavoce_socket::{self as socket, Backlog, MessageBudget, SocketSettings};
 
 /// What `GET /ws` needs besides [`AppState`].
@@ -101,6 +102,8 @@ pub async fn open(
         access,
         pass,
         request_id: RequestId::of(&request),
+        takes: takes(&request),
+        least_lead: Duration::ZERO,
         handshake: replicas
             .filter(|replicas| may_pass_on(replicas, &request))
             .map(|_| handshake_of(&request, &limits).with_rooms_url(&own_url)),
@@ -117,6 +120,13 @@ pub async fn open(
 fn may_pass_on(replicas: &Replicas, request: &HttpRequest) -> bool {
     let forwarded = request.headers().get(FORWARDED);
     forwarded.is_none_or(|replica| replicas.passes_on(replica.as_bytes()))
+}
+
+/// Whether another replica has opened this socket, and takes the session that is here.
+fn takes(request: &HttpRequest) -> bool {
+    let headers = request.headers();
+    let takes = headers.get(TAKES_SESSIONS);
+    headers.contains_key(FORWARDED) && takes.is_some_and(|format| format == "1")
 }
 
 /// How this socket was opened, for another replica.

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
 /// The most items.
@@ -15,17 +16,30 @@ const IMAGE_BYTES: usize = 4 << 10;
 const MAX_TOLD_BYTES: usize = 512 << 10;
 
 /// Something in a conversation.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Item {
     /// Its name.
     pub id: String,
     /// What it is.
     pub kind: ItemKind,
     /// `in_progress`, `completed` or `incomplete`.
-    pub status: &'static str,
+    #[serde(deserialize_with = "status")]
+    pub status: Status,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+/// A status. By a name of its own, as what is read does not borrow it from where it is read.
+pub type Status = &'static str;
+
+/// The status of an item that another server has kept.
+fn status<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'static str, D::Error> {
+    Ok(match String::deserialize(deserializer)?.as_str() {
+        "in_progress" => "in_progress",
+        "incomplete" => "incomplete",
+        _ => "completed",
+    })
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ItemKind {
     Message {
         role: Role,
@@ -42,7 +56,7 @@ pub enum ItemKind {
     },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     System,
     User,
@@ -61,7 +75,7 @@ impl Role {
 }
 
 /// A part of a message.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Part {
     Text(String),
     /// What was said; `None` while it is not known.
@@ -154,7 +168,7 @@ pub enum NoPlace {
 }
 
 /// The conversation.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Items(Vec<Item>);
 
 impl Items {

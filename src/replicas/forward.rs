@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
-use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
+use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
 
 use vivavoce_socket::{Audio, Closed, FromClient, Relayed, SocketWriter};
 
@@ -34,23 +34,64 @@ pub enum Ended {
     Replica(Option<u16>),
 }
 
-/// Carries messages until either side has gone: first this one, then what comes from the client. `closed` tells how the
-/// client's socket has ended, once it has.
+/// A socket at another replica.
+pub struct Passage<S> {
+    socket: WebSocketStream<S>,
+    /// What the other replica said, as far as that was looked at.
+    said: Vec<Result<Message, tungstenite::Error>>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Passage<S> {
+    /// Says the client's first message there.
+    pub async fn open(stream: S, first: ByteString) -> Result<Self, tungstenite::Error> {
+        let config = WebSocketConfig::default()
+            .read_buffer_size(READ_BUFFER_BYTES)
+            .max_message_size(Some(MAX_MESSAGE_BYTES))
+            .max_frame_size(Some(MAX_MESSAGE_BYTES));
+        let mut socket = WebSocketStream::from_raw_socket(stream, Role::Client, Some(config)).await;
+        socket.send(Message::text(first.to_string())).await?;
+        Ok(Self {
+            socket,
+            said: Vec::new(),
+        })
+    }
+
+    /// What the other replica answers first, as `read` reads it; `None` where it does not, and the answer is for the client.
+    /// `before` are texts that may come before, whatever the answer.
+    pub async fn answer<T>(
+        &mut self,
+        before: impl Fn(&str) -> bool,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Option<T> {
+        loop {
+            let said = self.socket.next().await?;
+            let mut goes_on = false;
+            if let Ok(Message::Text(text)) = &said {
+                if let Some(answer) = read(text) {
+                    return Some(answer);
+                }
+                goes_on = before(text);
+            }
+            self.said.push(said);
+            if !goes_on {
+                return None;
+            }
+        }
+    }
+}
+
+/// Carries messages until either side has gone. `closed` tells how the client's socket has ended, once it has.
 pub async fn forward<S: AsyncRead + AsyncWrite + Unpin>(
-    stream: S,
-    first: ByteString,
+    passage: Passage<S>,
     mut client: Relayed,
     writer: SocketWriter,
     closed: impl Fn() -> Option<Closed>,
 ) -> Ended {
-    let config = WebSocketConfig::default()
-        .read_buffer_size(READ_BUFFER_BYTES)
-        .max_message_size(Some(MAX_MESSAGE_BYTES))
-        .max_frame_size(Some(MAX_MESSAGE_BYTES));
-    let socket = WebSocketStream::from_raw_socket(stream, Role::Client, Some(config)).await;
-    let (mut to, mut from) = socket.split();
+    let Passage { socket, said } = passage;
+    let (mut to, from) = socket.split();
+    let mut from = futures_util::stream::iter(said).chain(from);
     let sending = async {
-        let mut sent = to.send(Message::text(first.to_string())).await;
+        let mut sent = Ok(());
         while sent.is_ok()
             && let Some(message) = client.next().await
         {

@@ -26,11 +26,15 @@ const LASTS: Duration = Duration::from_secs(15);
 const RENEWED_EVERY: Duration = Duration::from_secs(5);
 /// How long another replica may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often Redis is asked for more keys where others have many; a thousand are looked at each time.
+const MAX_SCANS: usize = 100;
 /// What follows the id in a token.
 const SEPARATOR: char = '.';
 
 /// Whose session a socket has come for that another replica passes on.
 pub const FORWARDED: &str = "vivavoce-replica";
+/// The header in which a replica says that it takes the session, of this format, where that may be given away.
+pub const TAKES_SESSIONS: &str = "vivavoce-takes-sessions";
 /// The URL of the rooms where a client opened the socket.
 pub const ROOMS_URL: &str = "vivavoce-rooms-url";
 /// The key that a server shows to the one it replaces.
@@ -97,6 +101,7 @@ impl Handshake {
         let is_kept = |name: &str| {
             !OF_ONE_CONNECTION.contains(&name)
                 && name != FORWARDED
+                && name != TAKES_SESSIONS
                 && name != ROOMS_URL
                 && !name.starts_with("sec-websocket-")
                 && !name.starts_with("x-forwarded-")
@@ -291,8 +296,49 @@ impl Replicas {
         }
     }
 
+    /// Whether sessions may be taken over from this replica: from any but the one that this server replaces, with which it
+    /// shares its address.
+    pub fn takes_from(&self, replica: &str) -> bool {
+        self.former().is_none_or(|former| former.id != replica)
+    }
+
+    /// Whether another replica is there now, to which clients can go.
+    pub async fn another_is_there(&self) -> bool {
+        let Some(redis) = &self.redis else {
+            return false;
+        };
+        let own = key(&self.id);
+        let mut redis = redis.lock().await;
+        let mut cursor = 0_u64;
+        for _ in 0..MAX_SCANS {
+            let mut command = redis::cmd("SCAN");
+            command.arg(cursor).arg("MATCH").arg(format!("{PREFIX}*"));
+            command.arg("COUNT").arg(1_000);
+            let Ok(connection) = redis.connection().await else {
+                return false;
+            };
+            let answer = command.query_async::<(u64, Vec<String>)>(connection).await;
+            let Ok((next, keys)) = redis.checked(answer) else {
+                return false;
+            };
+            if keys.iter().any(|key| *key != own) {
+                return true;
+            }
+            if next == 0 {
+                return false;
+            }
+            cursor = next;
+        }
+        false
+    }
+
     /// Opens a socket at another replica as the client has opened it here.
-    pub async fn open(&self, replica: &str, handshake: Handshake) -> Result<Upgraded, Absent> {
+    pub async fn open(
+        &self,
+        replica: &str,
+        handshake: Handshake,
+        takes: Option<u32>,
+    ) -> Result<Upgraded, Absent> {
         let mut headers = match self.former().filter(|former| former.id == replica) {
             Some(former) => handshake.at_former(former),
             None => handshake.headers,
@@ -300,6 +346,9 @@ impl Replicas {
         // Whoever is there now does not pass it on once more.
         if let Ok(replica) = HeaderValue::from_str(replica) {
             headers.insert(FORWARDED, replica);
+        }
+        if let Some(format) = takes {
+            headers.insert(TAKES_SESSIONS, HeaderValue::from(format));
         }
         let opening = async {
             let mut url = self.find(replica).await?;

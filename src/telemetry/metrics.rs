@@ -110,6 +110,11 @@ pub fn session_resumed() {
     METRICS.resumes.inc();
 }
 
+/// A session of a draining replica goes on here.
+pub fn session_taken_over() {
+    METRICS.taken_over.inc();
+}
+
 /// A client's socket was passed on to the replica where its session runs; it ends there when the returned guard is dropped.
 pub fn socket_forwarded() -> ForwardedSocket {
     METRICS.forwarded.inc();
@@ -716,6 +721,7 @@ struct Metrics {
     finals_dropped: Counter,
     late_texts_dropped: Counter,
     resumes: Counter,
+    taken_over: Counter,
     forwarded: Gauge,
     turns: Family<TurnLabel, Counter>,
     turn_answered: Durations,
@@ -779,6 +785,7 @@ impl Metrics {
             finals_dropped: Counter::default(),
             late_texts_dropped: Counter::default(),
             resumes: Counter::default(),
+            taken_over: Counter::default(),
             forwarded: Gauge::default(),
             turns: Family::default(),
             turn_answered: durations(),
@@ -913,6 +920,11 @@ impl Metrics {
             "session_resumes",
             "Sockets with which clients came back to their sessions",
             self.resumes.clone(),
+        );
+        registry.register(
+            "sessions_taken_over",
+            "Sessions of draining replicas that went on here",
+            self.taken_over.clone(),
         );
         registry.register(
             "forwarded_sockets",

@@ -21,7 +21,7 @@ fn server(model: &ChatServer) -> Server {
 }
 
 /// The sound of a text, and a pause.
-async fn question(server: &Server, text: &str) -> Pcm {
+pub async fn question(server: &Server, text: &str) -> Pcm {
     let silence = Pcm::silence(WIDE.layout, Duration::from_millis(1_500));
     then(spoken(server, text, WIDE).await, &silence)
 }

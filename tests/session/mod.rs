@@ -7,6 +7,7 @@ mod hearing;
 mod interruption;
 mod led;
 mod loading;
+mod moving;
 mod protocol;
 pub mod recorded;
 mod replicas;

@@ -15,24 +15,35 @@ use crate::harness::{SENTENCES, Server, client, eventually, ffprobe, share_of_wo
 use crate::telephone::rig;
 
 /// Two servers that share a Redis.
-struct Pair {
-    servers: [Server; 2],
+pub struct Pair {
+    pub servers: [Server; 2],
     _redis: Redis,
 }
 
 impl Pair {
-    fn start() -> Self {
+    pub fn start() -> Self {
         Self::start_with(&[])
     }
 
-    fn start_with(environment: &[(&str, &str)]) -> Self {
+    pub fn start_with(environment: &[(&str, &str)]) -> Self {
+        Self::start_each([environment; 2])
+    }
+
+    /// The first one with settings that the second has not.
+    pub fn start_with_first(environment: &[(&str, &str)]) -> Self {
+        Self::start_each([environment, &[]])
+    }
+
+    fn start_each(environments: [&[(&str, &str)]; 2]) -> Self {
         let port = rig::ports(1).to_string();
         let redis = Redis::start(&["--port", &port]);
         let url = format!("redis://127.0.0.1:{port}");
-        let mut all = vec![("REDIS_URL", url.as_str())];
-        all.extend(environment);
         Self {
-            servers: [(); 2].map(|()| Server::start_with(&all)),
+            servers: environments.map(|environment| {
+                let mut all = vec![("REDIS_URL", url.as_str())];
+                all.extend(environment);
+                Server::start_with(&all)
+            }),
             _redis: redis,
         }
     }

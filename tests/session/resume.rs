@@ -81,29 +81,54 @@ impl<'s> Stubborn<'s> {
     }
 
     pub async fn comes_back(&mut self) {
-        let received: usize = self.sound.iter().map(|chunk| chunk.data.len()).sum();
-        let resume = json!({
-            "type": "resume", "token": self.token, "last_event": self.last_event, "received_bytes": received,
-        });
         let began = Instant::now();
-        self.session.send(resume).await;
+        self.asks_to_come_back().await;
         let ready = self.session.next("ready").await;
         self.slowest = self.slowest.max(began.elapsed());
         ready.text("resume_token").clone_into(&mut self.token);
     }
 
-    /// What was understood.
-    pub fn finals(&self) -> String {
+    pub async fn asks_to_come_back(&mut self) {
+        let received: usize = self.sound.iter().map(|chunk| chunk.data.len()).sum();
+        let resume = json!({
+            "type": "resume", "token": self.token, "last_event": self.last_event, "received_bytes": received,
+        });
+        self.session.send(resume).await;
+    }
+
+    /// Until the utterance with this id is heard; how many pieces of sound have come before it.
+    pub async fn until_started(&mut self, id: &str) -> usize {
+        loop {
+            let started = self.session.next("tts_started").await;
+            if started.text("id") == id {
+                return self.sound.len() + started.chunks_before;
+            }
+        }
+    }
+
+    /// All events that came, in order.
+    pub fn all_events(&self) -> Vec<Value> {
         let now = self.session.events();
         let now = now.into_iter().map(|event| event.body);
-        let all = self.events.iter().cloned().chain(now);
+        self.events.iter().cloned().chain(now).collect()
+    }
+
+    /// The token of the last `ready`.
+    pub fn last_token(&self) -> String {
+        let readies = self.session.events_of("ready");
+        readies.last().unwrap().text("resume_token").to_owned()
+    }
+
+    /// What was understood.
+    pub fn finals(&self) -> String {
+        let all = self.all_events().into_iter();
         let finals = all.filter(|event| event["is_final"] == true);
         let texts = finals.map(|event| event["transcript"].as_str().unwrap().to_owned());
         texts.collect::<Vec<_>>().join(" ")
     }
 
     /// How an utterance was played to its end, whichever socket was told so.
-    async fn completion_of(&mut self, id: &str) -> Value {
+    pub async fn completion_of(&mut self, id: &str) -> Value {
         let is_its = |event: &&Value| event["type"] == "tts_playback_complete" && event["id"] == id;
         if let Some(complete) = self.events.iter().find(is_its) {
             return complete.clone();

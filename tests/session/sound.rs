@@ -139,12 +139,28 @@ pub fn likeness(meant: &Pcm, heard: &Pcm) -> f64 {
         let samples = sound.into_samples().into_iter().map(f32::from);
         samples.collect::<Vec<_>>()
     };
-    let product = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+    let energy = |samples: &[f32]| samples.iter().map(|sample| sample * sample).sum::<f32>();
     let (meant, heard) = (narrow(meant), narrow(heard));
-    let energy = (product(&meant, &meant) * product(&heard, &heard)).sqrt();
-    let later = (0..REACH.min(heard.len())).map(|delay| product(&meant, &heard[delay..]));
-    let earlier = (0..REACH.min(meant.len())).map(|delay| product(&meant[delay..], &heard));
-    f64::from(later.chain(earlier).fold(0.0, f32::max) / energy)
+    let whole = (energy(&meant) * energy(&heard)).sqrt();
+    // All delays at once: their spectra, multiplied.
+    let size = (meant.len() + heard.len()).next_power_of_two();
+    let (there, back) = (vivavoce_fft::forward(size), vivavoce_fft::inverse(size));
+    let spectrum = |samples: &[f32]| {
+        let (mut padded, mut bins) = (there.make_input_vec(), there.make_output_vec());
+        padded[..samples.len()].copy_from_slice(samples);
+        there.process(&mut padded, &mut bins).unwrap();
+        bins
+    };
+    let mut product = spectrum(&heard);
+    for (bin, meant) in product.iter_mut().zip(spectrum(&meant)) {
+        *bin *= meant.conj();
+    }
+    let mut alike = back.make_output_vec();
+    back.process(&mut product, &mut alike).unwrap();
+    let later = alike[..REACH].iter();
+    let earlier = alike[size - REACH..].iter();
+    let best = later.chain(earlier).copied().fold(0.0, f32::max) / size as f32;
+    f64::from(best / whole)
 }
 
 /// What our own `transcribe` hears.

@@ -48,6 +48,8 @@ pub struct ResumingSocket {
     pub last_event: u64,
     /// How many bytes of sound it has, where it says so.
     pub received_bytes: Option<u64>,
+    /// Whether the server that passes it on takes the session.
+    pub takes: bool,
     pub input: Relayed,
 }
 
@@ -83,6 +85,11 @@ impl Resumes {
             Uuid::new_v4().simple(),
             Uuid::new_v4().simple()
         );
+        self.register_as(token, session)
+    }
+
+    /// The same, with a token that another server has made.
+    pub fn register_as(self: &Arc<Self>, token: String, session: ResumableSession) -> ResumeToken {
         self.sessions.insert(token.clone(), session);
         ResumeToken {
             token,

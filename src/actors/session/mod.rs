@@ -8,6 +8,7 @@ mod barge_in;
 mod calls;
 mod ducking;
 pub mod error_codes;
+mod given;
 mod inner;
 mod input_pipeline;
 mod listening;
@@ -46,6 +47,7 @@ use tracing::Instrument;
 
 use audio_input::{AudioInput, InputEvent};
 use error_codes::Refusal;
+use given::{Giving, TakenOver};
 pub use inner::{InnerSession, open_session};
 use listening::Listening;
 pub use loading::Clip;
@@ -183,6 +185,10 @@ pub struct Caller {
     pub own_url: String,
     /// How it has opened its socket, where that may go on at another replica.
     pub handshake: Option<Handshake>,
+    /// Whether another replica has opened its socket that takes the session where that may be given away.
+    pub takes: bool,
+    /// How far ahead of real time its speech is sent at least, where it takes that in large pieces.
+    pub least_lead: Duration,
 }
 
 /// The permits that a session holds.
@@ -287,6 +293,7 @@ pub struct SessionActor {
     membership: Option<RoomMembership>,
     membership_lock: room::MembershipLock,
     own_url: String,
+    least_lead: Duration,
     unconfigured: Option<shared_limit::Permit>,
     /// Messages handled so far.
     messages: usize,
@@ -300,6 +307,8 @@ pub struct SessionActor {
     work: TaskTrackerToken,
     _open: OpenSession,
     trace: Conversation,
+    giving: Giving,
+    taken_over: TakenOver,
 }
 
 /// Starts a session, and returns the handler of its socket.
@@ -322,6 +331,7 @@ pub fn open(
             within: services.settings.resume_within,
             access: caller.access.clone(),
             may_begin: places.session.is_some(),
+            takes: caller.takes,
             elsewhere: services.replicas.clone().zip(caller.handshake).map(
                 |(replicas, handshake)| Elsewhere {
                     replicas,
@@ -376,6 +386,7 @@ pub fn open(
             membership: None,
             membership_lock: room::MembershipLock::default(),
             own_url: caller.own_url,
+            least_lead: caller.least_lead,
             unconfigured: Some(places.unconfigured),
             messages: 0,
             alarm: None,
@@ -385,6 +396,8 @@ pub fn open(
             work: places.work,
             _open: metrics::session_opened(),
             trace,
+            giving: Giving::default(),
+            taken_over: TakenOver::default(),
         }
     };
     let session = span.in_scope(|| start_in_span(begin));
@@ -415,11 +428,12 @@ impl Actor for SessionActor {
             session.carry_out(context);
         }));
         let draining = self.services.draining.clone().cancelled_owned();
-        context.spawn(draining.into_actor(self).map(|(), session, _| {
+        context.spawn(draining.into_actor(self).map(|(), session, context| {
             let left = session.services.settings.drain_within;
             session.tell(&ServerMessage::Draining {
                 deadline: player::timestamp() + left.as_millis() as u64,
             });
+            session.begin_to_move(context);
         }));
         self.set_alarm(context);
     }
@@ -592,12 +606,19 @@ impl SessionActor {
             Effect::Yield(mode) => self.to_player(|player| player.yields(mode)),
             Effect::Resume => self.to_player(Player::resumes),
             Effect::Close { code, reason } => {
-                tracing::debug!(code, reason, "a session closes its socket");
-                self.usage.closes(reason);
-                self.trace.ends(code, reason);
-                self.writer.close(code, reason);
+                self.close(code, reason);
                 context.stop();
             }
+        }
+    }
+
+    /// Closes the socket, unless the session goes on elsewhere.
+    fn close(&mut self, code: u16, reason: &'static str) {
+        self.trace.ends(code, reason);
+        if !self.is_given() {
+            tracing::debug!(code, reason, "a session closes its socket");
+            self.usage.closes(reason);
+            self.writer.close(code, reason);
         }
     }
 
@@ -609,12 +630,7 @@ impl SessionActor {
 
     /// A new token, with which the client may come back where it may at all.
     fn new_token(&mut self, address: &Addr<Self>) -> String {
-        let session = ResumableSession {
-            access: self.access.clone(),
-            expel: address.clone().recipient(),
-            resuming_sockets: self.resuming_sockets.clone(),
-            writer: self.writer.clone(),
-        };
+        let session = self.resumable(address);
         let ticket = self.services.resumes.register(session);
         let token = ticket.token().to_owned();
         if self.writer.keeps_sent() {
@@ -624,6 +640,15 @@ impl SessionActor {
             self.resume_tokens.clear();
         }
         token
+    }
+
+    fn resumable(&self, address: &Addr<Self>) -> ResumableSession {
+        ResumableSession {
+            access: self.access.clone(),
+            expel: address.clone().recipient(),
+            resuming_sockets: self.resuming_sockets.clone(),
+            writer: self.writer.clone(),
+        }
     }
 
     fn tell(&mut self, message: &ServerMessage) {
@@ -646,7 +671,9 @@ impl SessionActor {
                 if let Some(recording) = &self.recording {
                     recording.tap.note_final(result);
                 }
-                if let (Some(said), false) = (&result.turn_transcript, result.backchannel) {
+                if let (Some(said), false) = (&result.turn_transcript, result.backchannel)
+                    && !self.keeps_turn(said)
+                {
                     self.turn_for_responder(said);
                 }
                 self.writer.event(text);
@@ -918,7 +945,7 @@ impl SessionActor {
             .map(|membership| membership.publisher.clone());
         let lead = match &publisher {
             Some(_) => room::LEAD,
-            None => self.services.settings.lead,
+            None => self.services.settings.lead.max(self.least_lead),
         };
         let clock = Rc::clone(&self.turn_clock);
         let player = Player::new(self.writer.clone(), speech.format, lead, publisher, clock);
@@ -1067,6 +1094,7 @@ impl Handler<Resumed> for SessionActor {
 
     fn handle(&mut self, Resumed { lost }: Resumed, context: &mut Context<Self>) {
         self.to_player(Player::socket_changes);
+        self.stays();
         self.state.resumed();
         self.carry_out(context);
         if !lost.is_zero() {

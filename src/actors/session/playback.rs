@@ -226,6 +226,8 @@ struct Utterance<S> {
     /// Where the next word begins of which the client is to be told.
     next_word: Option<Duration>,
     stage: Stage,
+    /// The document of which it is the text.
+    document: Option<Arc<Ssml>>,
     /// Audio that waits to be sent.
     sound: VecDeque<S>,
     /// How much audio synthesis has brought.
@@ -290,6 +292,17 @@ struct Stretch {
     duration: Duration,
 }
 
+/// What keeps sound from being sent.
+#[derive(Debug, Default)]
+struct Stops {
+    /// The transport takes nothing.
+    held: bool,
+    /// Speech that may be cut waits: somebody may be interrupting it.
+    paused: bool,
+    /// No utterance begins.
+    rests: bool,
+}
+
 /// The queue. `S` is what is sent: encoded chunks, or samples.
 #[derive(Debug)]
 pub struct PlaybackQueue<S> {
@@ -305,9 +318,7 @@ pub struct PlaybackQueue<S> {
     cancel: Option<UtteranceKey>,
     /// Synthesised audio that waits to be sent.
     waiting: Duration,
-    held: bool,
-    /// Whether speech that may be cut waits: somebody may be interrupting it.
-    paused: bool,
+    stops: Stops,
     /// Whether the client wants to know of each word.
     tells_words: bool,
     next_key: u64,
@@ -325,8 +336,7 @@ impl<S: Sound> PlaybackQueue<S> {
             cut_ids: CutIds::default(),
             cancel: None,
             waiting: Duration::ZERO,
-            held: false,
-            paused: false,
+            stops: Stops::default(),
             tells_words: false,
             next_key: 0,
         }
@@ -375,6 +385,7 @@ impl<S: Sound> PlaybackQueue<S> {
         }
         let key = self.open_utterance(speak.id, !speak.allow_interruption);
         if let (Some(ssml), Some(open)) = (speak.ssml, self.utterances.back_mut()) {
+            open.document = Some(Arc::clone(&ssml));
             open.script.mark_up(ssml);
         }
         if speak.flush {
@@ -422,7 +433,7 @@ impl<S: Sound> PlaybackQueue<S> {
 
     /// While it is held no audio is sent: the transport is full, or there is no subscriber yet. What was sent plays on.
     pub const fn hold(&mut self, held: bool) {
-        self.held = held;
+        self.stops.held = held;
     }
 
     /// The key of the next utterance.
@@ -432,12 +443,48 @@ impl<S: Sound> PlaybackQueue<S> {
 
     /// While it is paused no audio is sent that may be cut.
     pub const fn pause(&mut self, paused: bool) {
-        self.paused = paused;
+        self.stops.paused = paused;
+    }
+
+    /// While it rests no utterance begins to be sent.
+    pub const fn rest(&mut self, rests: bool) {
+        self.stops.rests = rests;
+    }
+
+    /// What waits to be said, as it was asked for; `None` while something is being said, or has ended and this is not told.
+    pub fn unsaid(&self) -> Option<Vec<Speak>> {
+        let waits = |utterance: &Utterance<S>| {
+            let stage = &utterance.stage;
+            !utterance.started && matches!(stage, Stage::Waiting | Stage::Running | Stage::Done)
+        };
+        let all_wait = self.blank.is_empty() && self.utterances.iter().all(waits);
+        all_wait.then(|| {
+            let speaks = self.utterances.iter().map(|utterance| Speak {
+                text: utterance.script.text().to_owned(),
+                flush: utterance.script.is_closed(),
+                allow_interruption: !utterance.protected,
+                replace: false,
+                id: utterance.id.clone(),
+                ssml: utterance.document.clone(),
+            });
+            speaks.collect()
+        })
+    }
+
+    /// The ids that were cut.
+    pub fn cut_ids(&self) -> CutIds {
+        self.cut_ids.clone()
+    }
+
+    /// Forgets what waits, of which another server tells the end.
+    pub fn forget(&mut self) {
+        self.utterances.clear();
+        self.waiting = Duration::ZERO;
     }
 
     /// Whether it is paused.
     pub const fn is_paused(&self) -> bool {
-        self.paused
+        self.stops.paused
     }
 
     /// Whether speech is being played that [`clear`](Self::clear) would cut.
@@ -568,7 +615,7 @@ impl<S: Sound> PlaybackQueue<S> {
             .is_some_and(|sender| !self.utterances[sender].sound.is_empty());
         let in_real_time = LEAD.saturating_sub(duration);
         let ahead = self.pacer.unplayed(now).saturating_sub(in_real_time);
-        (!self.held && !speech_waits).then(|| self.pacer.wait(now, duration).max(ahead))
+        (!self.stops.held && !speech_waits).then(|| self.pacer.wait(now, duration).max(ahead))
     }
 
     /// Filler is being sent, audio that belongs to no utterance: the next speech is played after it.
@@ -685,6 +732,7 @@ impl<S: Sound> PlaybackQueue<S> {
             timeline: WordTimeline::default(),
             next_word: None,
             stage: Stage::Waiting,
+            document: None,
             sound: VecDeque::new(),
             synthesised: Duration::ZERO,
             left: Duration::ZERO,
@@ -940,7 +988,7 @@ impl<S: Sound> PlaybackQueue<S> {
 
     /// The index of the utterance that is sent next.
     fn sender(&self) -> Option<usize> {
-        if self.held {
+        if self.stops.held {
             return None;
         }
         let mut on_their_way = self.utterances.iter().take(MAX_UTTERANCES);
@@ -950,7 +998,8 @@ impl<S: Sound> PlaybackQueue<S> {
 
     /// Whether the one that is sent next has to wait.
     fn must_wait(&self, sender: usize) -> bool {
-        self.paused && !self.utterances[sender].protected
+        let next = &self.utterances[sender];
+        (self.stops.paused && !next.protected) || (self.stops.rests && !next.started)
     }
 
     fn next_sound(&mut self, now: Instant) -> Option<Output<S>> {

@@ -229,6 +229,31 @@ impl Player {
         self.changed();
     }
 
+    /// While it rests nothing begins that is not being said already.
+    pub fn rest(&self, rests: bool) {
+        self.0.state.borrow_mut().queue.rest(rests);
+        self.changed();
+    }
+
+    /// What nobody has heard yet, as it was asked for; `None` while something is being heard.
+    pub fn unsaid(&self) -> Option<Vec<Speak>> {
+        let state = self.0.state.borrow();
+        // The end of an utterance is told when its stream has ended.
+        let is_at_rest = state.encoding.is_none() && !state.loads;
+        is_at_rest.then(|| state.queue.unsaid()).flatten()
+    }
+
+    /// The ids that were cut.
+    pub fn cut_ids(&self) -> CutIds {
+        self.0.state.borrow().queue.cut_ids()
+    }
+
+    /// Forgets what nobody has heard, of which another server tells the end.
+    pub fn forget(&self) {
+        self.0.state.borrow_mut().queue.forget();
+        self.changed();
+    }
+
     /// Ids that were cut, for the player of the next output.
     pub fn take_cut_ids(&self) -> CutIds {
         self.0.state.borrow_mut().queue.take_cut_ids()

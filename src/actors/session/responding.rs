@@ -57,12 +57,16 @@ impl SessionActor {
             }
             None => {
                 let session = context.address().recipient();
-                let actor = ResponderActor::new(config, endpoint, session);
+                let before = self.take_conversation();
+                let actor = ResponderActor::new(config, endpoint, session, before);
                 start_in_span(|_| actor)
             }
         };
         self.responder = Some(responder.clone());
         self.to_player(|player| player.set_responder(Some(responder)));
+        if let Some(unanswered) = self.take_unanswered() {
+            self.turn_for_responder(&unanswered);
+        }
     }
 
     /// The caller has ended a turn.
@@ -104,7 +108,10 @@ impl Handler<ResponderOrder> for SessionActor {
 
     fn handle(&mut self, order: ResponderOrder, _: &mut Context<Self>) {
         match order {
-            ResponderOrder::Tell(message) => self.tell(&message),
+            ResponderOrder::Tell(message) => {
+                self.look_at_answer(&message);
+                self.tell(&message);
+            }
             ResponderOrder::Say { id, text, ends } => self.queue_speech(Speak {
                 text,
                 flush: ends,

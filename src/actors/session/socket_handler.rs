@@ -8,6 +8,7 @@ use bytestring::ByteString;
 use serde_json::json;
 
 use super::audio_input::{AudioInput, InputRefused};
+use super::given::{FORMAT, GiveAway, GivenSession, TakeOver};
 use super::listening::accepted;
 use super::message_rate::{MessageRate, PER_SECOND};
 use super::misuse::{self, Misuse, SoundWatch};
@@ -17,14 +18,15 @@ use super::protocol::{
     WarningCode, unknown_fields,
 };
 use super::state::Command;
+use super::state::config::MAX_SAID_BYTES;
 use super::{Expel, FromClient, Resumed, SessionActor, SocketClosed, SocketLost};
 use crate::registry::resumes::{NoSession, Resumes, ResumingSocket};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -33,11 +35,11 @@ use tracing::{Instrument, Span};
 use vivavoce_audio::Encoding;
 use vivavoce_auth::{Access, Pass};
 use vivavoce_core::dialect::Dialect;
-use vivavoce_replicas::{self as replicas, Handshake, Replicas};
+use vivavoce_replicas::{self as replicas, Absent, Handshake, Passage, Replicas};
 use vivavoce_seams::ProviderTable;
 use vivavoce_socket::{
-    Closed, ClosedBy, DetachedSocket, FromClient as FromSocket, Relay, SUPERSEDED, SocketHandler,
-    SocketWriter, relay,
+    Closed, ClosedBy, DetachedSocket, FromClient as FromSocket, MOVES, Relay, Relayed, SUPERSEDED,
+    SocketHandler, SocketWriter, relay,
 };
 use vivavoce_telemetry::metrics;
 
@@ -93,6 +95,8 @@ pub struct Resumption {
     pub may_begin: bool,
     /// Where sessions of other replicas are found.
     pub elsewhere: Option<Elsewhere>,
+    /// Whether a replica has opened the socket that takes the session where that may be given away.
+    pub takes: bool,
 }
 
 /// How a socket goes on at another replica.
@@ -160,6 +164,8 @@ pub struct SessionSocketHandler {
     watch: Option<Watch>,
     /// Whether a message has come.
     has_begun: bool,
+    /// Whether what comes was said before, to another server.
+    is_told_again: bool,
     /// The span of the session's log lines.
     span: Span,
 }
@@ -185,6 +191,7 @@ impl SessionSocket {
             resumption,
             watch,
             has_begun: false,
+            is_told_again: false,
             span,
         }))
     }
@@ -203,8 +210,14 @@ impl SocketHandler for SessionSocket {
     fn text(&mut self, text: ByteString) {
         match self {
             Self::First(handler) => match handler.resumes(&text) {
-                Some(later) => *self = later,
                 None => handler.text(&text),
+                Some(GoesOn::Here(later)) => *self = later,
+                Some(GoesOn::Elsewhere(going)) => {
+                    let elsewhere = going.socket();
+                    if let Self::First(handler) = std::mem::replace(self, elsewhere) {
+                        tokio::task::spawn_local(going.run(handler).in_current_span());
+                    }
+                }
             },
             Self::Later { relay, writer, .. } | Self::Elsewhere { relay, writer, .. } => {
                 pass_on(relay, writer, FromSocket::Text(text));
@@ -247,6 +260,28 @@ enum Wanted {
     Room,
 }
 
+/// How a socket goes on whose session is not the one that began with it.
+enum GoesOn {
+    /// With a session of this server.
+    Here(SessionSocket),
+    Elsewhere(Box<Going>),
+}
+
+/// A socket on its way to another replica.
+struct Going {
+    elsewhere: Elsewhere,
+    replica: String,
+    wanted: Wanted,
+    /// The message that says so, and what it says where it is about a session.
+    first: ByteString,
+    resume: Option<Resume>,
+    plug: DetachedSocket,
+    /// Where the client's messages go meanwhile; taken by its socket.
+    relay: Cell<Option<Relay>>,
+    input: Relayed,
+    closed: Rc<RefCell<Option<Closed>>>,
+}
+
 /// What the first message of a socket says about where it goes on.
 enum First {
     /// At the session of another socket.
@@ -263,13 +298,13 @@ fn may_come_back(closed: &Closed) -> bool {
         ClosedBy::Client => matches!(closed.code, 1001 | 1006 | 1011 | 1012),
         // Nothing was heard from it.
         ClosedBy::Edge => closed.code == 4409,
-        ClosedBy::Server => closed.code == SUPERSEDED,
+        ClosedBy::Server => matches!(closed.code, SUPERSEDED | MOVES),
     }
 }
 
 impl SessionSocketHandler {
-    /// Whether this socket has come for the session of another one: that goes on here.
-    fn resumes(&mut self, text: &ByteString) -> Option<SessionSocket> {
+    /// Whether this socket has come for the session of another one, or for a room elsewhere.
+    fn resumes(&mut self, text: &ByteString) -> Option<GoesOn> {
         if self.has_begun {
             return None;
         }
@@ -277,7 +312,7 @@ impl SessionSocketHandler {
             First::Resume(resume) => resume,
             First::At(replica) => {
                 self.has_begun = true;
-                return self.goes_elsewhere(text, replica, Wanted::Room);
+                return self.goes_elsewhere(text, replica, None);
             }
             First::Here => {
                 self.has_begun = true;
@@ -292,7 +327,7 @@ impl SessionSocketHandler {
             self.has_begun = true;
             let elsewhere = self.resumption.elsewhere.as_ref()?;
             let replica = elsewhere.replicas.other_of(&resume.token)?.to_owned();
-            return self.goes_elsewhere(text, replica, Wanted::Session);
+            return self.goes_elsewhere(text, replica, Some(resume));
         };
         let plug = self.writer.unplug()?;
         let writer = plug.writer();
@@ -304,6 +339,7 @@ impl SessionSocketHandler {
             token: resume.token,
             last_event: resume.last_event,
             received_bytes: resume.received_bytes,
+            takes: self.resumption.takes,
             input,
         };
         // One that cannot be taken says so itself.
@@ -312,11 +348,11 @@ impl SessionSocketHandler {
         if let Some(watch) = &watch {
             watch.session.replace(found.expel);
         }
-        Some(SessionSocket::Later {
+        Some(GoesOn::Here(SessionSocket::Later {
             relay,
             writer,
             _watch: watch,
-        })
+        }))
     }
 
     fn first(&self, text: &ByteString) -> First {
@@ -340,52 +376,59 @@ impl SessionSocketHandler {
         &mut self,
         text: &ByteString,
         replica: String,
-        wanted: Wanted,
-    ) -> Option<SessionSocket> {
+        resume: Option<Resume>,
+    ) -> Option<GoesOn> {
         let elsewhere = self.resumption.elsewhere.take()?;
         let plug = self.writer.unplug()?;
-        let writer = plug.writer();
         let (relay, input) = relay();
-        let closed = Rc::<RefCell<Option<Closed>>>::default();
-        let told = Rc::clone(&closed);
-        let first = text.clone();
-        let going = async move {
-            let Elsewhere {
-                replicas,
-                handshake,
-                work: _work,
-                closing,
-            } = elsewhere;
-            match replicas.open(&replica, handshake).await {
-                Ok(stream) => {
-                    tracing::debug!(replica, "a socket goes on at another replica");
-                    let _forwarded = metrics::socket_forwarded();
-                    let closed = || told.borrow().clone();
-                    let writer = plug.writer();
-                    let forwarding =
-                        replicas::forward(stream, first, input, writer.clone(), closed);
-                    tokio::select! {
-                        ended = forwarding => tracing::debug!(?ended, "a socket was passed on"),
-                        () = closing.cancelled() => writer.close(1001, "the server is stopping"),
-                    }
-                }
-                Err(why) if wanted == Wanted::Session && !why.is_busy() => {
-                    cannot_resume(plug, &why.to_string());
-                }
-                Err(why) if wanted == Wanted::Session => plug.writer().close(1013, why.to_string()),
-                // Later there is a place, or the room begins anew.
-                Err(_) => plug.writer().close(
-                    1013,
-                    "the server that has the room cannot be asked; try again",
-                ),
-            }
+        let wanted = match resume {
+            Some(_) => Wanted::Session,
+            None => Wanted::Room,
         };
-        tokio::task::spawn_local(going.in_current_span());
-        Some(SessionSocket::Elsewhere {
-            relay,
-            writer,
-            closed,
-        })
+        Some(GoesOn::Elsewhere(Box::new(Going {
+            elsewhere,
+            replica,
+            wanted,
+            first: text.clone(),
+            resume,
+            plug,
+            relay: Cell::new(Some(relay)),
+            input,
+            closed: Rc::default(),
+        })))
+    }
+
+    /// Begins the session anew that another server has given away, and stays with it.
+    async fn take_over(
+        mut self: Box<Self>,
+        given: GivenSession,
+        going: (Resume, DetachedSocket, Relayed),
+    ) {
+        let GivenSession { given, sent, .. } = given;
+        let (resume, plug, mut input) = going;
+        self.writer.take_sent(sent);
+        self.audio_input.begin_at(given.heard());
+        let (last_event, received) = (resume.last_event, resume.received_bytes);
+        let lost = match self.writer.attach(plug, last_event, received) {
+            Ok(lost) => self.mistakes.duration_of(lost),
+            Err((cannot, plug)) => return cannot_resume(plug, &cannot.to_string()),
+        };
+        tracing::debug!("a session of another server goes on here");
+        metrics::session_taken_over();
+        let messages: Vec<String> = given.messages().collect();
+        let token = resume.token.clone();
+        // Once for each socket, like what follows.
+        self.session.do_send(TakeOver { given, token });
+        self.session.do_send(Resumed { lost });
+        self.is_told_again = true;
+        for message in messages {
+            self.text(&message.into());
+        }
+        self.is_told_again = false;
+        self.listen(&resume.token, &mut input).await;
+        if self.may_stay() {
+            self.stay().await;
+        }
     }
 
     /// Waits for the client to come back, as often as it does in time.
@@ -398,17 +441,16 @@ impl SessionSocketHandler {
                 tracing::debug!("a client has not come back");
                 return;
             };
-            if !self.come_back(resuming).await {
-                return;
-            }
-            if !self
-                .writer
-                .closed()
-                .is_some_and(|closed| may_come_back(&closed))
-            {
+            if !self.come_back(resuming).await || !self.may_stay() {
                 return;
             }
         }
+    }
+
+    /// Whether the client may come back whose socket has just ended.
+    fn may_stay(&self) -> bool {
+        let closed = self.writer.closed();
+        closed.is_some_and(|closed| may_come_back(&closed))
     }
 
     fn refuse(&self, origin: &Origin, code: ErrorCode, message: impl Into<String>) {
@@ -519,6 +561,13 @@ impl SessionSocketHandler {
             cannot_resume(plug, "the session has ended");
             return false;
         }
+        if resuming.takes
+            && let Some(given) = self.give_away().await
+        {
+            tracing::debug!("a session is given to another server");
+            plug.end_with(given.to_json(), 1000, "");
+            return false;
+        }
         let (last_event, received) = (resuming.last_event, resuming.received_bytes);
         let lost = match self.writer.attach(plug, last_event, received) {
             Ok(lost) => self.mistakes.duration_of(lost),
@@ -533,18 +582,113 @@ impl SessionSocketHandler {
         self.watch = None;
         // Once for each socket.
         self.session.do_send(Resumed { lost });
+        self.listen(&resuming.token, &mut resuming.input).await;
+        true
+    }
+
+    /// Takes what comes of a socket that has come with this token, until that has gone.
+    async fn listen(&mut self, token: &str, input: &mut Relayed) {
         let mut is_known = false;
-        while let Some(message) = resuming.input.next().await {
+        while let Some(message) = input.next().await {
             // It may have sent this before the next token came; then it has lost a chance, and nothing else.
             if !std::mem::replace(&mut is_known, true) {
-                self.resumption.sessions.use_up(&resuming.token);
+                self.resumption.sessions.use_up(token);
             }
             match message {
                 FromSocket::Text(text) => self.text(&text),
                 FromSocket::Binary(bytes) => self.binary(bytes),
             }
         }
-        true
+    }
+
+    /// The session, where it goes on at the server that asks for it; it has ended here, then.
+    async fn give_away(&self) -> Option<GivenSession> {
+        let (told, given) = oneshot::channel();
+        // Once for each socket.
+        self.session.do_send(GiveAway { told });
+        let given = given.await.ok()??;
+        let sent = self.writer.sent_state()?;
+        Some(GivenSession::new(given, sent))
+    }
+}
+
+/// Whether this is what every socket of a draining server is told.
+fn is_draining(text: &str) -> bool {
+    text.starts_with(r#"{"type":"draining""#)
+}
+
+impl Going {
+    /// What the client's socket is meanwhile.
+    fn socket(&self) -> SessionSocket {
+        // Asked once; another one would pass nothing on.
+        let relay = self.relay.take().unwrap_or_else(|| relay().0);
+        SessionSocket::Elsewhere {
+            relay,
+            writer: self.plug.writer(),
+            closed: Rc::clone(&self.closed),
+        }
+    }
+
+    /// Opens a socket there, and carries on with what it is: that of the session, or the session itself, which goes on here.
+    async fn run(self: Box<Self>, handler: Box<SessionSocketHandler>) {
+        let Self {
+            elsewhere,
+            replica,
+            wanted,
+            first,
+            resume,
+            plug,
+            input,
+            closed,
+            relay: _,
+        } = *self;
+        let Elsewhere {
+            replicas,
+            handshake,
+            work: _work,
+            closing,
+        } = elsewhere;
+        let may_take = handler.resumption.may_begin && replicas.takes_from(&replica);
+        let takes = resume.filter(|_| may_take);
+        let format = takes.as_ref().map(|_| FORMAT);
+        let opened = match replicas.open(&replica, handshake, format).await {
+            Ok(stream) => Passage::open(stream, first).await.map_err(|_| Absent::Late),
+            Err(why) => Err(why),
+        };
+        let mut passage = match opened {
+            Ok(passage) => passage,
+            Err(why) if wanted == Wanted::Session && !why.is_busy() => {
+                return cannot_resume(plug, &why.to_string());
+            }
+            Err(why) if wanted == Wanted::Session => {
+                return plug.writer().close(1013, why.to_string());
+            }
+            // Later there is a place, or the room begins anew.
+            Err(_) => {
+                let problem = "the server that has the room cannot be asked; try again";
+                return plug.writer().close(1013, problem);
+            }
+        };
+        let writer = plug.writer();
+        if let Some(resume) = takes {
+            let answer = tokio::select! {
+                answer = passage.answer(is_draining, GivenSession::read) => answer,
+                () = closing.cancelled() => return writer.close(1001, "the server is stopping"),
+            };
+            if let Some(given) = answer {
+                drop(passage);
+                return handler.take_over(given, (resume, plug, input)).await;
+            }
+        }
+        drop(handler);
+        tracing::debug!(replica, "a socket goes on at another replica");
+        let _forwarded = metrics::socket_forwarded();
+        let closed = || closed.borrow().clone();
+        let forwarding = replicas::forward(passage, input, writer.clone(), closed);
+        tokio::select! {
+            ended = forwarding => tracing::debug!(?ended, "a socket was passed on"),
+            () = closing.cancelled() => writer.close(1001, "the server is stopping"),
+        }
     }
 }
 
@@ -556,7 +700,7 @@ pub(crate) fn cannot_resume(plug: DetachedSocket, why: &str) {
 
 impl SessionSocketHandler {
     fn text(&mut self, text: &ByteString) {
-        if !self.rate.accepts(text.len(), Instant::now().into_std()) {
+        if !self.is_told_again && !self.rate.accepts(text.len(), Instant::now().into_std()) {
             let message =
                 format!("a message was dropped: they may come {PER_SECOND} times a second");
             // Not even looked at.
@@ -586,7 +730,9 @@ impl SessionSocketHandler {
                 return self.refuse(&origin, ErrorCode::CannotResume, problem);
             }
             ClientMessage::Config(wanted) => self.look_at_config(wanted),
-            ClientMessage::Speak(speak) => self.look_at_text(&origin, speak),
+            ClientMessage::Speak(speak) if !self.is_told_again => {
+                self.look_at_text(&origin, speak);
+            }
             ClientMessage::Clear { .. } => self.mistakes.writing = false,
             _ => {}
         }
@@ -594,7 +740,9 @@ impl SessionSocketHandler {
             ClientMessage::Config(wanted) => wanted.strict,
             _ => self.mistakes.strict,
         };
-        if let Err(problem) = self.look_at_fields(&origin, text.as_bytes(), strict) {
+        if !self.is_told_again
+            && let Err(problem) = self.look_at_fields(&origin, text.as_bytes(), strict)
+        {
             return self.refuse(&origin, ErrorCode::InvalidMessage, problem);
         }
         if let ClientMessage::Config(_) = &message
@@ -630,9 +778,11 @@ impl SessionSocketHandler {
         if let ClientMessage::EndTurn = message {
             self.audio_input.end_turn();
         }
+        let is_short = text.len() <= MAX_SAID_BYTES;
         let command = Command {
             config,
             message,
+            text: (config > 0 && is_short).then(|| text.clone()),
             bytes: text.len(),
         };
         match self.session.try_send(FromClient(command)) {

@@ -340,6 +340,11 @@ impl TurnDetector {
         }
     }
 
+    /// Whether there is silence and no turn.
+    pub const fn is_idle(&self) -> bool {
+        self.turn.is_none() && matches!(self.voice, Voice::Silence { .. })
+    }
+
     /// Changes the settings, also for the turn in progress.
     pub const fn set(&mut self, settings: TurnSettings) {
         self.settings = settings;

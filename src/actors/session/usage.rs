@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use vivavoce_auth::{Access, TenantId};
@@ -29,7 +30,37 @@ pub(super) struct Usage {
     participants: Rc<Cell<Duration>>,
 }
 
+/// The usage of a session that goes on at another server.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct UsageSoFar {
+    lasted: Duration,
+    characters: u64,
+}
+
 impl Usage {
+    /// What another server counts on from.
+    pub(super) fn so_far(&self) -> UsageSoFar {
+        UsageSoFar {
+            lasted: self.began.map_or(Duration::ZERO, |began| began.elapsed()),
+            characters: self.characters.get(),
+        }
+    }
+
+    /// Another server reports the session.
+    pub(super) fn goes_on_elsewhere(&mut self) {
+        let stream_id = self.stream_id.take();
+        let stream_id = stream_id.as_ref().map(StreamId::as_str);
+        tracing::info!(stream_id, "a session goes on at another server");
+    }
+
+    /// Counts on from what it was at another server.
+    pub(super) fn takes_over(&mut self, so_far: UsageSoFar) {
+        // Longer than the clock has run is as long as that.
+        self.began = Instant::now().checked_sub(so_far.lasted);
+        self.characters.set(so_far.characters);
+        tracing::info!("a session goes on that was at another server");
+    }
+
     /// The usage of a session that has no config yet.
     pub(super) fn new(webhooks: Option<Webhooks>, access: &Access) -> Self {
         Self {

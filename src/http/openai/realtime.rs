@@ -1,6 +1,7 @@
 //! `GET /v1/realtime`: the handshake of Realtime sessions. What is said over the socket is known to `vivavoce_realtime`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix_web::http::header::{AUTHORIZATION, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL};
 use actix_web::{HttpMessage, HttpRequest, HttpResponse, web};
@@ -278,6 +279,8 @@ pub async fn open(
             request_id: RequestId::of(&request),
             own_url: rtc::own_url(&request),
             handshake: None,
+            takes: false,
+            least_lead: Duration::ZERO,
         },
     };
     let opened = socket::open(&request, payload, sockets.settings(), |writer| {

@@ -89,11 +89,11 @@ pub use frames::{FrameError, Frames, Input, MAX_BINARY_BYTES, MAX_TEXT_BYTES};
 pub use inner::{InnerClient, open_inner};
 pub use origins::Origins;
 pub use outbox::{
-    Audio, AudioRefused, CLOSE_PATIENCE, Closed, ClosedBy, MAX_EVENTS, Message, SUPERSEDED,
+    Audio, AudioRefused, CLOSE_PATIENCE, Closed, ClosedBy, MAX_EVENTS, MOVES, Message, SUPERSEDED,
 };
 pub use reader::{PING_INTERVAL, SocketHandler};
 pub use relay::{FromClient, Relay, Relayed, relay};
-pub use sent_log::CannotResume;
+pub use sent_log::{CannotResume, SentState};
 pub use timeline::{
     Doing, LEVEL, SessionFacts, Timeline, TimelineEntry, TimelinePart, TimelineSummary,
 };

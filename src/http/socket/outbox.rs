@@ -23,6 +23,8 @@ pub const MAX_EVENT_BYTES: usize = 4 << 20;
 pub const MAX_LATEST_ABOUT: usize = 256;
 /// The code with which a socket closes whose session goes on at another one.
 pub const SUPERSEDED: u16 = 4410;
+/// The session goes on at another server, where its client is to come back (RFC 6455, section 7.4.2: service restart).
+pub const MOVES: u16 = 1012;
 /// Timeout of flushing, and then of waiting for the peer's close frame.
 pub const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 /// The maximum number of queued pongs; the oldest is dropped, as RFC 6455 section 5.5.3 allows.

@@ -4,7 +4,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use bytestring::ByteString;
+use serde::{Deserialize, Serialize};
 
 use super::outbox::{Audio, Topic};
 
@@ -69,6 +73,31 @@ impl Sound {
 pub enum Again {
     Event(ByteString),
     Sound(Audio),
+}
+
+/// All of it, for another server. Of events that replace each other it does not say that they do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentState {
+    seq: u64,
+    forgotten: u64,
+    sound_before: u64,
+    sent: Vec<SentItem>,
+}
+
+/// Something that was sent, in its order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum SentItem {
+    Event {
+        seq: u64,
+        text: String,
+    },
+    /// In base64; `None` once it was cut.
+    Sound {
+        bytes: u64,
+        audio: Option<String>,
+        microseconds: u64,
+    },
 }
 
 /// What was sent.
@@ -147,6 +176,75 @@ impl SentLog {
         while !self.sound.is_empty() {
             self.forget_sound();
         }
+    }
+
+    /// What another server needs to go on.
+    pub fn state(&self) -> SentState {
+        let events = self.events.iter().map(|event| {
+            let (seq, text) = (event.seq, event.text.to_string());
+            (event.order, SentItem::Event { seq, text })
+        });
+        let sound = self.sound.iter().map(|sound| {
+            let audio = sound.audio.as_ref();
+            let item = SentItem::Sound {
+                bytes: sound.bytes,
+                audio: audio.map(|audio| STANDARD.encode(&audio.bytes)),
+                microseconds: sound.duration.as_micros() as u64,
+            };
+            (sound.order, item)
+        });
+        let mut sent: Vec<_> = events.chain(sound).collect();
+        sent.sort_by_key(|(order, _)| *order);
+        SentState {
+            seq: self.seq,
+            forgotten: self.forgotten,
+            sound_before: self.sound_before,
+            sent: sent.into_iter().map(|(_, item)| item).collect(),
+        }
+    }
+
+    /// What another server has sent.
+    pub fn of_state(state: SentState) -> Self {
+        let mut log = Self {
+            seq: state.seq,
+            forgotten: state.forgotten,
+            sound_before: state.sound_before,
+            ..Self::default()
+        };
+        for item in state.sent {
+            log.order += 1;
+            let order = log.order;
+            match item {
+                SentItem::Event { seq, text } => log.events.push_back(Event {
+                    seq,
+                    order,
+                    topic: None,
+                    text: text.into(),
+                }),
+                SentItem::Sound {
+                    bytes,
+                    audio,
+                    microseconds,
+                } => {
+                    let duration = Duration::from_micros(microseconds);
+                    // Bytes that cannot be read are missing like those that were cut.
+                    let audio = audio.and_then(|audio| STANDARD.decode(audio).ok());
+                    log.sound.push_back(Sound {
+                        order,
+                        bytes,
+                        duration,
+                        audio: audio.map(|audio| Audio {
+                            tag: 0,
+                            duration,
+                            bytes: Bytes::from(audio),
+                        }),
+                    });
+                }
+            }
+        }
+        log.event_bytes = log.events.iter().map(|event| event.text.len()).sum();
+        log.measure();
+        log
     }
 
     fn forget_sound(&mut self) {
@@ -324,6 +422,31 @@ mod tests {
             told(&log.again(0, None, 0).unwrap()),
             ["{\"t\":2,\"seq\":2}"]
         );
+    }
+
+    #[test]
+    fn another_server_goes_on_where_this_one_was() {
+        let mut log = SentLog::default();
+        event(&mut log, "a");
+        log.sound(&audio(1, 10));
+        event(&mut log, "b");
+        log.sound(&audio(2, 20));
+        log.cut_sound(2, 0);
+        event(&mut log, "c");
+        let text = serde_json::to_string(&log.state()).unwrap();
+        let mut other = SentLog::of_state(serde_json::from_str(&text).unwrap());
+        assert_eq!(other.state(), log.state());
+        for (last, received) in [(0, Some(0)), (1, Some(10)), (2, None), (3, Some(30))] {
+            let mut here = SentLog::of_state(log.state());
+            let mut there = SentLog::of_state(log.state());
+            let again = here.again(last, received, 0).unwrap();
+            assert_eq!(again, there.again(last, received, 0).unwrap());
+        }
+        assert_eq!(other.again(4, None, 0), Err(CannotResume::Unknown));
+        assert_eq!(other.again(3, Some(31), 0), Err(CannotResume::Unsent));
+        event(&mut other, "d");
+        let expected = [r#"{"type":"c","seq":3}"#, r#"{"type":"d","seq":4}"#];
+        assert_eq!(told(&other.again(2, Some(30), 0).unwrap()), expected);
     }
 
     #[test]

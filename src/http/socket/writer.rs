@@ -17,7 +17,7 @@ use super::SocketSettings;
 use super::backlog::BacklogEntry;
 use super::connection::Connection;
 use super::outbox::{Audio, AudioRefused, Closed, ClosedBy, Message, Next, Outbox, Topic};
-use super::sent_log::{Again, CannotResume, Missing, SentLog};
+use super::sent_log::{Again, CannotResume, Missing, SentLog, SentState};
 use super::timeline::Timeline;
 use vivavoce_core::party::Party;
 
@@ -204,6 +204,16 @@ impl SocketWriter {
             }
             (false, None) => {}
         }
+    }
+
+    /// All that was sent, for a server where the client goes on; `None` where it does not come back.
+    pub fn sent_state(&self) -> Option<SentState> {
+        self.line().sent.as_ref().map(SentLog::state)
+    }
+
+    /// Goes on for a client that was sent this by another server.
+    pub fn take_sent(&self, state: SentState) {
+        self.line().sent = Some(SentLog::of_state(state));
     }
 
     /// Whether the client may come back.
@@ -442,9 +452,14 @@ impl DetachedSocket {
 
     /// Sends an event that says why there is no session for this socket.
     pub fn refuse(self, text: impl Into<ByteString>, reason: &str) {
+        self.end_with(text, 4404, reason);
+    }
+
+    /// Sends this and nothing else, and closes.
+    pub fn end_with(self, text: impl Into<ByteString>, code: u16, reason: &str) {
         let text = text.into();
         let closed = Closed {
-            code: 4404,
+            code,
             reason: reason.to_owned(),
             by: ClosedBy::Server,
         };

@@ -2,21 +2,25 @@
 //! model are in flight until then: they belong to what was cut, and are no beginning of something new.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+
+use serde::{Deserialize, Serialize};
 
 use super::Speak;
 
 /// How many ids are remembered.
 const REMEMBERED: usize = 64;
 
-/// The last ids that were cut, as hashes: an id may be long.
-#[derive(Debug, Default)]
+/// The last ids that were cut, as hashes: an id may be long. They are the same in every process, as the session may go on in
+/// another one; whoever makes two ids alike does that to nobody else.
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub struct CutIds {
-    hasher: RandomState,
+    #[serde(skip)]
+    hasher: BuildHasherDefault<DefaultHasher>,
     ids: VecDeque<CutId>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct CutId {
     hash: u64,
     /// Whether text has come for it that was not its last.

@@ -4,6 +4,9 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use bytestring::ByteString;
+use serde_json::Value;
+
 use super::Command;
 use crate::session::error_codes::Refusal;
 use crate::session::loading::Clip;
@@ -15,6 +18,9 @@ use crate::session::protocol::{
 /// The most commands that wait for a pending config, and their bytes on the wire.
 const MAX_BACKLOG: usize = 256;
 const MAX_BACKLOG_BYTES: usize = 5 << 20;
+/// The most texts of which a config is made, with their bytes, if another server is to be told them.
+const MAX_SAID: usize = 16;
+pub const MAX_SAID_BYTES: usize = 64 << 10;
 
 const NOT_CONFIGURED: &str = "send config first";
 pub const AUDIO_DISABLED: &str = "the session was configured with audio: false";
@@ -26,6 +32,8 @@ pub struct Pending {
     pub config: u64,
     pub stream_id: StreamId,
     pub params: SessionParams,
+    /// How it was said.
+    text: Option<ByteString>,
     /// Not yet decoded.
     pub loading_audio: Option<LoadingAudio>,
     /// An `update_config`: what it does not name goes on.
@@ -43,6 +51,8 @@ pub struct InForce {
     pub clip: Option<Clip>,
     /// The room that the session is in, as `ready` shows it.
     pub room: Option<RoomOfSession>,
+    /// How it was said, with its updates; `None` where another session cannot be made with that.
+    said: Option<Vec<ByteString>>,
 }
 
 /// What a config that has come into force changes.
@@ -134,7 +144,12 @@ impl ConfigMachine {
     }
 
     /// A `config` becomes pending, unless it asks for what cannot be.
-    pub fn configure(&mut self, config: u64, wanted: SessionConfig) -> Result<(), Refusal> {
+    pub fn configure(
+        &mut self,
+        config: u64,
+        wanted: SessionConfig,
+        text: Option<ByteString>,
+    ) -> Result<(), Refusal> {
         let SessionConfig {
             stream_id,
             loading_audio,
@@ -160,6 +175,7 @@ impl ConfigMachine {
             config,
             stream_id: known.or(stream_id).unwrap_or_else(StreamId::random),
             params,
+            text,
             loading_audio,
             is_update: false,
             clip: None,
@@ -169,7 +185,12 @@ impl ConfigMachine {
     }
 
     /// An `update_config` becomes pending, unless it asks for what cannot be.
-    pub fn update(&mut self, config: u64, update: ConfigUpdate) -> Result<(), Refusal> {
+    pub fn update(
+        &mut self,
+        config: u64,
+        update: ConfigUpdate,
+        text: Option<ByteString>,
+    ) -> Result<(), Refusal> {
         let (Some(in_force), Some(stream_id)) = (&self.in_force, &self.stream_id) else {
             return Err(Refusal::new(ErrorCode::NotConfigured, NOT_CONFIGURED));
         };
@@ -181,6 +202,7 @@ impl ConfigMachine {
             config,
             stream_id: stream_id.clone(),
             params,
+            text,
             loading_audio: None,
             is_update: true,
             clip: in_force.clip.clone(),
@@ -210,12 +232,19 @@ impl ConfigMachine {
             config,
             stream_id,
             params,
+            text,
             is_update,
             clip,
             room,
             ..
         } = self.pending.take()?;
-        let before = self.in_force.take();
+        let mut before = self.in_force.take();
+        let said_before = match &mut before {
+            Some(before) if is_update => before.said.take(),
+            _ => Some(Vec::new()),
+        };
+        let said = said_before.and_then(|before| said(before, text));
+        let said = said.filter(|_| may_go_on_elsewhere(&params));
         let was_in = before
             .as_ref()
             .and_then(|before| before.params.rtc.as_ref());
@@ -229,10 +258,22 @@ impl ConfigMachine {
             room: room.or_else(|| before?.room),
             params,
             clip,
+            said,
         });
         self.due = None;
         self.stream_id = Some(stream_id);
         Some(change)
+    }
+
+    /// The messages that make another session what this one is; `None` where none can.
+    pub fn said(&self) -> Option<Vec<Value>> {
+        let (in_force, stream_id) = (self.in_force.as_ref()?, self.stream_id.as_ref()?);
+        let said = in_force.said.as_ref()?.iter();
+        let said = said.map(|text| serde_json::from_str(text).ok());
+        let mut said: Vec<Value> = said.collect::<Option<_>>()?;
+        let config = said.first_mut()?.as_object_mut()?;
+        config.insert("stream_id".to_owned(), stream_id.as_str().into());
+        Some(said)
     }
 
     pub fn next_deadline(&self) -> Option<Instant> {
@@ -251,6 +292,18 @@ impl ConfigMachine {
             .as_ref()
             .ok_or_else(|| Refusal::new(ErrorCode::NotConfigured, NOT_CONFIGURED))
     }
+}
+
+/// How a config is said that comes into force, after those of which it is an update; `None` where that is too much.
+fn said(mut said: Vec<ByteString>, text: Option<ByteString>) -> Option<Vec<ByteString>> {
+    said.push(text?);
+    let bytes: usize = said.iter().map(|text| text.len()).sum();
+    (said.len() <= MAX_SAID && bytes <= MAX_SAID_BYTES).then_some(said)
+}
+
+/// Whether a session like this can go on at another server: its client comes back, and nothing of it has to stay where it is.
+fn may_go_on_elsewhere(params: &SessionParams) -> bool {
+    params.resume && params.rtc.is_none() && !params.records()
 }
 
 /// A session joins its room with its first config, and stays in it as who it is.

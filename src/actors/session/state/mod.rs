@@ -10,6 +10,9 @@ pub mod synthesiser;
 
 use std::time::{Duration, Instant};
 
+use bytestring::ByteString;
+use serde_json::Value;
+
 use super::audio_input::InputEvent;
 use super::barge_in::{InterruptionMode, InterruptionReason};
 use super::error_codes::Refusal;
@@ -43,6 +46,8 @@ pub struct Command {
     /// Its number, if it is a config.
     pub config: u64,
     pub message: ClientMessage,
+    /// How a config or an update of it was said, where that may be said again at another server.
+    pub text: Option<ByteString>,
     /// Its length on the wire.
     pub bytes: usize,
 }
@@ -175,6 +180,8 @@ pub struct Session {
     synthesiser: SynthesiserMachine,
     ending: Ending,
     effects: Vec<Effect>,
+    /// Up to which config it is what it was at another server: its client knows of those before.
+    taken_over: Option<u64>,
 }
 
 impl Session {
@@ -191,7 +198,26 @@ impl Session {
             synthesiser: SynthesiserMachine::default(),
             ending: Ending::default(),
             effects: Vec::new(),
+            taken_over: None,
         }
+    }
+
+    /// The session was another server's: so many configs make it what it was there.
+    pub const fn takes_over(&mut self, configs: u64) {
+        self.taken_over = Some(configs);
+    }
+
+    /// The messages that make another session what this one is; `None` where it cannot go on elsewhere.
+    pub fn may_be_given(&self) -> Option<Vec<Value>> {
+        if self.ending.has_begun() {
+            return None;
+        }
+        self.config.said()
+    }
+
+    /// Whether nobody speaks, and nothing is being changed.
+    pub fn is_quiet(&self) -> bool {
+        self.config.pending_number().is_none() && self.recogniser.is_quiet()
     }
 
     /// What is to be done now, in this order.
@@ -236,10 +262,13 @@ impl Session {
 
     fn carry_out(&mut self, command: Command) {
         let Command {
-            config, message, ..
+            config,
+            message,
+            text,
+            ..
         } = command;
         let (origin, before) = (message.origin(), self.effects.len());
-        self.carry_out_message(config, message);
+        self.carry_out_message(config, message, text);
         for effect in self.effects.iter_mut().skip(before) {
             if let Effect::Tell(told) = effect {
                 told.answer(&origin);
@@ -247,16 +276,18 @@ impl Session {
         }
     }
 
-    fn carry_out_message(&mut self, config: u64, message: ClientMessage) {
+    fn carry_out_message(&mut self, config: u64, message: ClientMessage, text: Option<ByteString>) {
         match message {
-            ClientMessage::Config(wanted) => match self.config.configure(config, *wanted) {
+            ClientMessage::Config(wanted) => match self.config.configure(config, *wanted, text) {
                 Ok(()) => self.prepare(config),
                 Err(refusal) => self.config_failed(config, refusal),
             },
-            ClientMessage::UpdateConfig(update) => match self.config.update(config, *update) {
-                Ok(()) => self.prepare(config),
-                Err(refusal) => self.refuse(refusal.code, refusal.message),
-            },
+            ClientMessage::UpdateConfig(update) => {
+                match self.config.update(config, *update, text) {
+                    Ok(()) => self.prepare(config),
+                    Err(refusal) => self.refuse(refusal.code, refusal.message),
+                }
+            }
             ClientMessage::EndTurn => self.end_turn(),
             message => match self.action(message) {
                 Ok(effect) => self.effects.push(effect),
@@ -361,6 +392,11 @@ impl Session {
         self.effects.push(Effect::Discard { config });
         let refusal = ServerMessage::refusal(refusal.code, refusal.message);
         self.tell(refusal.answering(&Origin::of(message)));
+        if self.taken_over.is_some_and(|last| config <= last) {
+            self.ending.close();
+            let reason = "this server cannot go on with the session";
+            self.effects.push(Effect::Close { code: 1011, reason });
+        }
     }
 
     /// Takes what was found out about a config.
@@ -450,7 +486,12 @@ impl Session {
     }
 
     fn tell_ready(&mut self) {
-        let room = self.config.in_force().map(|in_force| in_force.room.clone());
+        let in_force = self.config.in_force();
+        let is_known = |config| self.taken_over.is_some_and(|last| config < last);
+        if in_force.is_some_and(|in_force| is_known(in_force.config)) {
+            return;
+        }
+        let room = in_force.map(|in_force| in_force.room.clone());
         if let (Some(stream_id), Some(room)) = (self.config.stream_id().cloned(), room) {
             // The token is added where it is made.
             let resume_token = String::new();

@@ -209,6 +209,11 @@ impl RecogniserMachine {
         self.heard = heard;
     }
 
+    /// Whether nobody speaks, and no recogniser is being replaced.
+    pub fn is_quiet(&self) -> bool {
+        self.next.is_none() && self.turns.as_ref().is_none_or(TurnDetector::is_idle)
+    }
+
     /// Whether a recogniser is in force that this config would replace. One that was given up on is not replaced: the next
     /// one transcribes the audio that was kept for it.
     pub fn would_replace(&self, listen: Option<&ListenConfig>) -> bool {

@@ -222,6 +222,8 @@ impl Stage {
             request_id: String::new(),
             own_url: "ws://here".to_owned(),
             handshake: None,
+            takes: false,
+            least_lead: Duration::ZERO,
         };
         Client::connect(|writer| super::open(services, places, caller, writer))
     }
