@@ -26,24 +26,28 @@ impl UsedSignatures {
         let Signature::Once(signature) = signature else {
             return true;
         };
-        while self.order.len() >= MAX_REMEMBERED
-            || self
-                .order
-                .front()
-                .is_some_and(|(used, _)| now.saturating_duration_since(*used) > REMEMBERED_FOR)
-        {
-            if let Some((_, forgotten)) = self.order.pop_front() {
-                self.known.remove(&forgotten);
-            }
+        let is_over =
+            |(used, _): &(Instant, _)| now.saturating_duration_since(*used) > REMEMBERED_FOR;
+        while self.order.front().is_some_and(is_over) {
+            self.forget_first();
         }
         let Ok(key) = <[u8; 32]>::try_from(digest(&SHA256, signature).as_ref()) else {
             return false;
         };
         let is_new = self.known.insert(key);
         if is_new {
+            if self.order.len() >= MAX_REMEMBERED {
+                self.forget_first();
+            }
             self.order.push_back((now, key));
         }
         is_new
+    }
+
+    fn forget_first(&mut self) {
+        if let Some((_, forgotten)) = self.order.pop_front() {
+            self.known.remove(&forgotten);
+        }
     }
 }
 
