@@ -8,7 +8,6 @@ pub mod tone;
 
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::LazyLock;
@@ -22,34 +21,19 @@ use crate::harness::{eventually, which};
 /// How long a telephone may take for anything.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The ports of this process, below those that systems hand out by themselves: of `VIVAVOCE_TEST_PORTS`, where processes with
-/// tests run beside each other.
-static RANGE: LazyLock<RangeInclusive<u16>> = LazyLock::new(|| {
-    let Ok(range) = std::env::var("VIVAVOCE_TEST_PORTS") else {
-        return 10_000..=32_000;
-    };
-    let ends = range
-        .split_once('-')
-        .map(|(first, last)| (first.parse(), last.parse()));
-    let Some((Ok(first), Ok(last))) = ends else {
-        panic!("VIVAVOCE_TEST_PORTS is not like 10000-32000: {range}");
-    };
-    first..=last
-});
-
-/// Where the next block of ports begins: another run of the tests on this machine begins elsewhere.
-static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| {
-    let blocks = u32::from((RANGE.end() - RANGE.start()) / 200);
-    AtomicU16::new(RANGE.start() + (std::process::id() % blocks) as u16 * 200)
-});
+/// Where the next block of ports begins. Below the ports that systems hand out by themselves; another run of the tests
+/// on this machine begins elsewhere.
+static NEXT: LazyLock<AtomicU16> =
+    LazyLock::new(|| AtomicU16::new(10_000 + (std::process::id() % 97) as u16 * 200));
+const LAST: u16 = 32_000;
 
 /// The first of so many neighbouring ports, the first one even, that nobody else of this process gets.
 pub fn ports(count: u16) -> u16 {
     loop {
         let even = count.next_multiple_of(2);
         let first = NEXT.fetch_add(even, Ordering::Relaxed);
-        if first > RANGE.end() - count {
-            NEXT.store(*RANGE.start(), Ordering::Relaxed);
+        if first > LAST {
+            NEXT.store(10_000, Ordering::Relaxed);
         } else if (first..first + count).all(free) {
             return first;
         }
