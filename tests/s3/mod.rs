@@ -6,18 +6,25 @@ pub mod sessions;
 mod store;
 
 use std::io::{BufRead, BufReader};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use s3s::auth::SimpleAuth;
+use s3s::service::S3ServiceBuilder;
+use s3s_fs::FileSystem;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::harness::client;
+use crate::harness::{PATIENCE, client, within};
 
 pub const BUCKET: &str = "recordings-of-tests";
 pub const ACCESS_KEY: &str = "AKIDOFTESTS";
@@ -62,7 +69,7 @@ impl Drop for Peer {
 
 /// s3s-fs with a bucket. It can die and come back at the same address.
 pub struct S3sFs {
-    peer: Option<Peer>,
+    runtime: Option<Runtime>,
     /// `host:port`.
     pub address: String,
     folder: TempDir,
@@ -73,37 +80,69 @@ impl S3sFs {
     pub fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join(BUCKET)).unwrap();
-        let (peer, address) = Self::serve(folder.path(), "0");
+        let (runtime, address) = Self::serve(folder.path(), 0);
         Self {
-            peer: Some(peer),
+            runtime: Some(runtime),
             address,
             folder,
         }
     }
 
-    fn serve(folder: &Path, port: &str) -> (Peer, String) {
-        let mut command = Command::new(clients().join("s3s-fs/bin/s3s-fs"));
-        command
-            .args(["--host", "127.0.0.1", "--port", port])
-            .args(["--access-key", ACCESS_KEY, "--secret-key", SECRET_KEY])
-            .arg(folder)
-            .env("RUST_LOG", "s3s_fs=info");
-        Peer::start(command)
+    /// Serves a folder on a runtime of its own, whose end is that of all connections.
+    fn serve(folder: &Path, port: u16) -> (Runtime, String) {
+        let mut builder = S3ServiceBuilder::new(FileSystem::new(folder).unwrap());
+        builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
+        let service = builder.build();
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.spawn(async move {
+            let listener = TcpListener::from_std(listener).unwrap();
+            while let Ok((stream, _)) = listener.accept().await {
+                let service = service.clone();
+                tokio::spawn(async move {
+                    let http = auto::Builder::new(TokioExecutor::new());
+                    let _gone = http.serve_connection(TokioIo::new(stream), service).await;
+                });
+            }
+        });
+        (runtime, address)
     }
 
     fn kill(&mut self) {
-        self.peer = None;
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 
     fn start_again(&mut self) {
         self.kill();
         let (_, port) = self.address.split_once(':').unwrap();
-        self.peer = Some(Self::serve(self.folder.path(), port).0);
+        let port = port.parse().unwrap();
+        // The runtime before may not have let go of it yet.
+        let free = || {
+            let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+            listener.is_ok().then_some(())
+        };
+        within(PATIENCE, "the port is still taken", free);
+        self.runtime = Some(Self::serve(self.folder.path(), port).0);
     }
 
     /// The file in which it keeps an object.
     pub fn object(&self, key: &str) -> PathBuf {
         self.folder.path().join(BUCKET).join(key)
+    }
+}
+
+impl Drop for S3sFs {
+    /// A runtime must not be waited for where tests are asynchronous.
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 
