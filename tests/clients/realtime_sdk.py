@@ -33,12 +33,16 @@ class Talk:
         return (await self.wait_all(kind, count))[count - 1]
 
     async def wait_all(self, kind, count):
-        async with asyncio.timeout(PATIENCE):
-            while len(found := self.all(kind)) < count:
-                if self.reading.done():
-                    raise SystemExit(f"closed before {kind}: {self.types()}")
-                self.changed.clear()
-                await self.changed.wait()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while len(found := self.all(kind)) < count:
+                    if self.reading.done():
+                        raise SystemExit(f"closed before {kind}: {self.types()}")
+                    self.changed.clear()
+                    await self.changed.wait()
+        except TimeoutError:
+            heard = [event.transcript for event in self.events if hasattr(event, "transcript")]
+            raise SystemExit(f"no {kind}: {self.types()}, {heard}") from None
         return found
 
     def all(self, kind):
