@@ -136,7 +136,10 @@ pub struct ConversationSoFar {
     items: u64,
 }
 
-/// The conversation goes on elsewhere; `None` while something is being answered.
+/// The most of a conversation that goes on elsewhere: it is one message, beside what was sent to the client.
+const MAX_GIVEN_BYTES: usize = 1 << 20;
+
+/// The conversation goes on elsewhere; `None` while something is being answered, and where it is too long.
 #[derive(Message)]
 #[rtype(result = "Option<ConversationSoFar>")]
 pub struct GiveConversation;
@@ -553,7 +556,8 @@ impl Handler<GiveConversation> for ResponderActor {
 
     fn handle(&mut self, _: GiveConversation, _: &mut Context<Self>) -> Self::Result {
         let rests = self.answer.is_none() && self.next.is_none();
-        rests.then(|| ConversationSoFar {
+        let fits = self.history.bytes() <= MAX_GIVEN_BYTES;
+        (rests && fits).then(|| ConversationSoFar {
             history: std::mem::take(&mut self.history),
             open_calls: std::mem::take(&mut self.open_calls),
             answers: self.answers,

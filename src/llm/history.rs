@@ -188,8 +188,7 @@ impl Items {
     }
 
     fn is_full(&self) -> bool {
-        let sizes = self.0.iter().map(Item::size);
-        self.0.len() >= MAX_ITEMS || sizes.sum::<usize>() >= MAX_BYTES
+        self.0.len() >= MAX_ITEMS || self.bytes() >= MAX_BYTES
     }
 
     /// Whether a function was called by this id.
@@ -234,6 +233,11 @@ impl Items {
     /// The last item's id.
     pub fn last(&self) -> Option<&str> {
         self.before(self.0.len())
+    }
+
+    /// What all items take.
+    pub fn bytes(&self) -> usize {
+        self.0.iter().map(Item::size).sum()
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Item> {

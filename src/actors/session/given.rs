@@ -291,7 +291,7 @@ impl Handler<GiveAway> for SessionActor {
         let asked = responder.send(GiveConversation).into_actor(self);
         context.wait(asked.map(|conversation, session, context| {
             match conversation {
-                // It is answering.
+                // It is answering, or has too much to tell.
                 Ok(None) => drop(told.send(None)),
                 Ok(Some(conversation)) => {
                     let conversation = Some(conversation);

@@ -248,6 +248,8 @@ struct Stream {
     /// Where the last final word ended, and that `UtteranceEnd` has not said so.
     last_word_end: Option<f64>,
     heard_sound: bool,
+    /// Whether the recogniser still has to answer a `Finalize`.
+    finalizing: bool,
     finished: bool,
     hash: Sha256,
 }
@@ -267,6 +269,7 @@ impl Stream {
             segment: 0.0,
             last_word_end: None,
             heard_sound: false,
+            finalizing: false,
             finished: false,
             hash: Sha256::new(),
         })
@@ -333,7 +336,10 @@ impl Stream {
         }
         match command {
             Command::KeepAlive => {}
-            Command::Finalize => self.recogniser.finalize().await,
+            Command::Finalize => {
+                self.finalizing = true;
+                self.recogniser.finalize().await;
+            }
             Command::CloseStream => self.finish().await,
             Command::Configure { keyterms } => {
                 let request_id = self.visit.request_id().to_string();
@@ -361,6 +367,9 @@ impl Stream {
             is_final: true,
             ..Flags::default()
         };
+        if let Heard::Finalized { .. } = heard {
+            self.finalizing = false;
+        }
         match heard {
             Heard::SpeechStarted { at } if self.options.vad_events => {
                 let started = json!({"type": "SpeechStarted", "channel": [0, self.options.channels], "timestamp": at.as_secs_f64()});
@@ -410,8 +419,16 @@ impl Stream {
 
     /// A final says in one message what else is known by now: that it ends the utterance, or that it was asked for.
     async fn last(&mut self, transcript: Transcript, socket: &Socket) -> Result<(), End> {
-        let next = self.recogniser.next().now_or_never().flatten();
+        // What was asked for comes, however late the recogniser is.
+        let next = if self.finalizing {
+            self.recogniser.next().await
+        } else {
+            self.recogniser.next().now_or_never().flatten()
+        };
         let next = next.transpose()?;
+        if let Some(Heard::Finalized { .. }) = next {
+            self.finalizing = false;
+        }
         let flags = Flags {
             is_final: true,
             speech_final: matches!(next, Some(Heard::EndOfSpeech { .. })),
