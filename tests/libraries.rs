@@ -50,8 +50,7 @@ async fn passes(program: &str, arguments: &[&str], environment: &[(&str, &str)])
     assert!(output.status.success(), "{}", said.concat());
 }
 
-#[tokio::test]
-async fn the_client_library_for_python_passes_its_tests() {
+async fn python_library() {
     let server = server(1);
     let mut arguments = vec!["clients/python/run_tests.sh", ".clients/client-python"];
     if !is_long() {
@@ -64,8 +63,7 @@ async fn the_client_library_for_python_passes_its_tests() {
     passes("sh", &arguments, &environment).await;
 }
 
-#[tokio::test]
-async fn the_client_library_for_typescript_passes_its_tests() {
+async fn typescript_library() {
     let page = free_port();
     let server = server(page);
     let page = page.to_string();
@@ -106,12 +104,32 @@ async fn plugin(distribution: &str, environment: &str, sample: &str) {
     passes(&python, &arguments, &environment).await;
 }
 
-#[tokio::test]
-async fn an_agent_of_livekits_framework_hears_and_speaks_by_the_plugin() {
+async fn livekit_plugin() {
     plugin("livekit-plugins-vivavoce", "livekit-agents", "test_agent").await;
 }
 
-#[tokio::test]
-async fn a_bot_of_pipecat_hears_and_speaks_by_the_plugin() {
+async fn pipecat_plugin() {
     plugin("pipecat-vivavoce", "pipecat", "test_bot").await;
+}
+
+/// Of the libraries each run takes one.
+#[tokio::test]
+async fn a_client_library_passes_its_tests() {
+    for language in some_of(&["python", "typescript"], 1) {
+        match language {
+            "python" => python_library().await,
+            _ => typescript_library().await,
+        }
+    }
+}
+
+/// Likewise of the plugins: an agent of LiveKit's framework hears and speaks, or a bot of Pipecat's.
+#[tokio::test]
+async fn a_plugin_passes_its_tests() {
+    for framework in some_of(&["livekit", "pipecat"], 1) {
+        match framework {
+            "livekit" => livekit_plugin().await,
+            _ => pipecat_plugin().await,
+        }
+    }
 }
