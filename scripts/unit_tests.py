@@ -27,9 +27,15 @@ def run(count, arguments):
     everything = sorted(programs(), key=lambda program: -os.path.getsize(program[2]))
 
     def one(program):
-        _, folder, executable = program
+        name, folder, executable = program
         ended = subprocess.run(
-            [executable, *arguments], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            [executable, *arguments],
+            cwd=folder,
+            # As cargo runs them.
+            env={**os.environ, "CARGO_MANIFEST_DIR": folder, "CARGO_PKG_NAME": name},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         return program, ended
 

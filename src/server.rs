@@ -560,6 +560,7 @@ fn app_state(
         quotas: quotas.clone(),
         closing: drain.closing.clone(),
         draining: drain.draining.clone(),
+        replaced: drain.given.clone(),
         settings: session_settings(settings),
         backchannels: Arc::new(backchannels(settings)),
         resumes: Arc::new(Resumes::with_prefix(notifiers.replicas.token_prefix())),

@@ -129,7 +129,7 @@ impl SessionActor {
         let Some(replicas) = self.services.replicas.clone() else {
             return;
         };
-        if !self.writer.keeps_sent() {
+        if !self.writer.keeps_sent() || self.services.replaced.is_cancelled() {
             return;
         }
         let looking = async move { replicas.another_is_there().await };

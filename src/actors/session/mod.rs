@@ -150,6 +150,8 @@ pub struct SessionServices {
     pub quotas: Quotas,
     /// Cancelled when the server is to stop, as soon as its sessions have ended.
     pub draining: CancellationToken,
+    /// Cancelled when another server has taken over the address of this one: its clients stay with it.
+    pub replaced: CancellationToken,
     /// Cancelled when the server stops.
     pub closing: CancellationToken,
     pub settings: SessionSettings,

@@ -175,6 +175,7 @@ impl Stage {
             dialect: Arc::default(),
             closing: CancellationToken::new(),
             draining: CancellationToken::new(),
+            replaced: CancellationToken::new(),
             settings: SessionSettings {
                 public_recordings: false,
                 config_timeout: Duration::from_secs(30),
