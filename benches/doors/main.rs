@@ -95,6 +95,7 @@ fn parts(settings: &Settings) -> Parts {
         quotas: quotas.clone(),
         closing: CancellationToken::new(),
         draining: CancellationToken::new(),
+        replaced: CancellationToken::new(),
         settings: server::session_settings(settings),
         backchannels: Arc::default(),
         resumes: Arc::default(),
