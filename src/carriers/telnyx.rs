@@ -42,7 +42,7 @@ impl Carrier for Telnyx {
     }
 
     /// Ed25519 over the time and the body.
-    /// Of webhooks, which may come twice: Telnyx repeats what was not answered.
+    /// Telnyx repeats webhooks that were not answered, so that one may come twice.
     fn signed(
         &self,
         account: &Account,

@@ -29,7 +29,7 @@ impl Carrier for Twilio {
     }
 
     /// HMAC-SHA1 over the URL as Twilio knows it, followed by the names and values of a form, sorted by name.
-    /// It is over the URL alone, and the same for all calls.
+    /// A handshake has no form: its signature is the same for all calls.
     fn signed(&self, account: &Account, request: &Request<'_>, _: SystemTime) -> Option<Signature> {
         let signature = request.header("x-twilio-signature")?;
         let form: String = request

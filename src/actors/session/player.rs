@@ -239,8 +239,8 @@ impl Player {
     pub fn unsaid(&self) -> Option<Vec<Speak>> {
         let state = self.0.state.borrow();
         // The end of an utterance is told when its stream has ended.
-        let is_at_rest = state.encoding.is_none() && !state.loads;
-        is_at_rest.then(|| state.queue.unsaid()).flatten()
+        let has_ended = state.encoding.is_none();
+        has_ended.then(|| state.queue.unsaid()).flatten()
     }
 
     /// The ids that were cut.
