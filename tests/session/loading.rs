@@ -24,7 +24,7 @@ fn frames(time: Duration) -> usize {
 }
 
 /// A clip as it stands in `config`.
-fn wav(sound: &Pcm) -> Value {
+pub fn wav(sound: &Pcm) -> Value {
     json!({"data": BASE64.encode(wav_file(sound)), "format": "wav"})
 }
 

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use super::client::{Session, says, with};
 use super::endurance::times;
 use super::led::question;
+use super::loading::wav;
 use super::replicas::Pair;
 use super::resume::{Stubborn, metric};
-use super::sound::{OUTPUT, WIDE, decoded, encoded, likeness, sentences};
+use super::sound::{OUTPUT, WIDE, decoded, encoded, likeness, sentences, tone};
 use crate::harness::{SENTENCES, Server, eventually, local, share_of_words};
 use crate::realtime::ChatServer;
 
@@ -208,6 +209,27 @@ async fn a_conversation_that_the_server_leads_goes_on_with_what_was_said() {
     let roles: Vec<&Value> = messages.iter().map(|message| &message["role"]).collect();
     assert_eq!(roles, ["system", "assistant", "user"]);
     assert_eq!(messages[1]["content"], "Good morning, this is a test.");
+    client.session.close().await;
+    let [first, second] = &mut pair.servers;
+    is_alone(first, 1, second).await;
+}
+
+#[tokio::test]
+async fn what_is_said_over_a_loading_sound_does_not_wait_for_a_move() {
+    let mut pair = Pair::start();
+    let clip = tone(OUTPUT.layout, 440.0, 0.1, Duration::from_millis(300));
+    let [first, second] = &mut pair.servers;
+    let mut client = Stubborn::open(first, json!({"loading_audio": wav(&clip)})).await;
+    client.session.command("loading_start").await;
+    client.session.received(4_800).await;
+    first.terminate();
+    client.session.next("draining").await;
+    // By now it would have moved.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    client.session.speak("a", SENTENCES[0]).await;
+    client.session.completion_of("a").await;
+    client.session.command("loading_stop").await;
+    moves(&mut client, second).await;
     client.session.close().await;
     let [first, second] = &mut pair.servers;
     is_alone(first, 1, second).await;
