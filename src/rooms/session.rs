@@ -58,6 +58,18 @@ pub(super) fn server_info(settings: &Settings) -> proto::ServerInfo {
     }
 }
 
+/// What a resuming client is told of its reliable messages: the last that has arrived. LiveKit's client for browsers takes 0
+/// for a server that does not count, and then never sends what it held back while it was away (livekit-client 2.23,
+/// `resumeConnection`). Its first message, where it is on its way, arrives without being repeated.
+fn told_sequence(participant: &Participant) -> u32 {
+    let last = participant.outbox.last_sequence();
+    if participant.client.sdk == proto::client_info::Sdk::Js as i32 {
+        last.max(1)
+    } else {
+        last
+    }
+}
+
 impl Sfu {
     /// The participants of a room.
     pub(super) fn members(&self, room: RoomKey) -> impl Iterator<Item = &Participant> {
@@ -205,7 +217,7 @@ impl Sfu {
             capabilities: participant.client.capabilities.clone(),
             ..admission.client
         };
-        let last_message_seq = participant.outbox.last_sequence();
+        let last_message_seq = told_sequence(participant);
         let older = participant.connection.replace(connection);
         self.connections.insert(connection, key);
         if let Some(older) = older {

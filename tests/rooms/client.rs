@@ -148,6 +148,11 @@ impl Client {
             .count()
     }
 
+    /// Everything that was told, in order.
+    pub fn told(&self) -> Vec<Value> {
+        self.told.all()
+    }
+
     /// Everything of this name that was told, in order.
     pub fn all(&self, name: &str) -> Vec<Value> {
         let mut events = self.told.all();

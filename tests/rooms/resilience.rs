@@ -158,7 +158,12 @@ async fn resumes(mut scene: Scene) {
         assert_eq!(numbers(client, from), (0..MESSAGES).collect::<Vec<_>>());
     }
     let asked = scene.proxy.asked();
-    assert_eq!(asked.len(), 2, "one connection and one more: {asked:?}");
+    let told = scene.subject.told();
+    assert_eq!(
+        asked.len(),
+        2,
+        "one connection and one more: {asked:?}; {told:?}"
+    );
 }
 
 /// It is muted while its socket is away; the other side knows afterwards. LiveKit's client for Node cannot mute, it

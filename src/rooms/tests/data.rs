@@ -5,8 +5,8 @@ use std::time::Duration;
 use livekit_protocol as proto;
 use str0m_netem::{Netem, NetemConfig, Probability, RandomLoss};
 
-use super::super::RoomMessage;
 use super::super::peer::MOST_QUEUED_BYTES;
+use super::super::{RoomMessage, Route};
 use super::stage::{STEP, Stage, bad_network, reliable};
 
 /// A client's view: it tracks the sequence number of each sender and drops duplicates.
@@ -110,6 +110,29 @@ fn what_a_resuming_sender_repeats_is_had_once() {
             "seed {seed}"
         );
     }
+}
+
+#[test]
+fn a_browser_that_resumes_is_never_told_that_nothing_arrived() {
+    let told_by = |sdk: proto::client_info::Sdk| {
+        let mut stage = Stage::new(NetemConfig::new());
+        let a = stage.join("a");
+        stage.run(Duration::from_secs(1), &[]);
+        stage.cut(a);
+        let mut admission = super::Bench::admission("a", |_| ());
+        admission.route = Route::OneConnection;
+        admission.client.sdk = sdk as i32;
+        admission.resume = Some(String::new());
+        let resumed = stage.bench.connect(admission);
+        stage.run(STEP, &[]);
+        let told = stage.bench.told(resumed);
+        told.iter().find_map(|message| match message {
+            proto::signal_response::Message::Reconnect(told) => Some(told.last_message_seq),
+            _ => None,
+        })
+    };
+    assert_eq!(told_by(proto::client_info::Sdk::Js), Some(1));
+    assert_eq!(told_by(proto::client_info::Sdk::Node), Some(0));
 }
 
 #[test]
