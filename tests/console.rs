@@ -149,7 +149,9 @@ async fn the_page_of_the_book_hears_who_speaks_to_it_and_answers() {
     .await;
     let browser = Chromium::hearing(&server, SENTENCES[1]).await;
     let mut page = browser.open_at(&origin).await;
-    page.until("document.querySelector('button')").await;
+    // The button is there before the page's script, a module, has run.
+    page.until("!!document.querySelector('button')?.onclick")
+        .await;
     page.click("button").await;
     page.until("document.querySelector('pre').textContent.includes('you: ')")
         .await;

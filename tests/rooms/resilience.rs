@@ -407,12 +407,12 @@ async fn table(title: &str, behaviours: &[Case], some: usize, options: Value) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_live_through_what_happens_to_them() {
-    table("one peer connection", BEHAVIOURS, 5, json!({})).await;
+    table("one peer connection", BEHAVIOURS, 3, json!({})).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_with_two_connections_live_through_what_happens_to_them() {
     let depends = BEHAVIOURS.iter().filter(|(.., depends)| *depends);
     let depends: Vec<_> = depends.copied().collect();
-    table("two peer connections", &depends, 2, json!({"two": true})).await;
+    table("two peer connections", &depends, 1, json!({"two": true})).await;
 }
