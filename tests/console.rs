@@ -150,7 +150,7 @@ async fn the_page_of_the_book_hears_who_speaks_to_it_and_answers() {
     let browser = Chromium::hearing(&server, SENTENCES[1]).await;
     let mut page = browser.open_at(&origin).await;
     // The button is there before the page's script, a module, has run.
-    page.until("!!document.querySelector('button')?.onclick")
+    page.until("document.readyState === 'complete' && !!document.querySelector('button')")
         .await;
     page.click("button").await;
     page.until("document.querySelector('pre').textContent.includes('you: ')")
@@ -944,7 +944,7 @@ impl Page {
         answer["result"]["value"].take()
     }
 
-    /// Waits until an expression is true, looking whenever the page changes; its value.
+    /// Waits until an expression is true, looking whenever the page changes and once it is loaded; its value.
     async fn until(&mut self, condition: &str) -> Value {
         let promise = format!(
             "new Promise((done) => {{
@@ -952,6 +952,7 @@ impl Page {
                 const look = () => {{ const value = {condition}; if (value) {{ changes.disconnect(); done(value); }} }};
                 const changes = new MutationObserver(look);
                 changes.observe(document, {{ subtree: true, childList: true, characterData: true, attributes: true }});
+                addEventListener('load', look);
                 look();
             }})"
         );
