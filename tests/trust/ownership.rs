@@ -541,6 +541,8 @@ async fn the_socket_needs_a_token_and_start_says_what_a_public_one_opens() {
     ]);
     let answer = crate::session::client::handshake(&public, &[]).await;
     assert_eq!(answer.status(), 101);
+    // The server would wait for its socket.
+    drop(answer);
     let log = public.log();
     assert!(
         log.contains("auth.socket is public: whoever reaches /ws can"),
