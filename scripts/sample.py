@@ -3,7 +3,8 @@
 
 LIST is what `--list` of a test program prints. GROUPS names tests that show one promise with other clients, on other
 paths or to other vendors: a number in a line of its own, then as many names as there are, of which the run takes that
-number. Another choice each day, or that of VIVAVOCE_SEED; with VIVAVOCE_LONG all of them. Prints the names to run.
+number; `a::b::*` is all of a module. Another choice each day, or that of VIVAVOCE_SEED; with VIVAVOCE_LONG all of them.
+Prints the names to run.
 """
 
 import argparse
@@ -28,6 +29,14 @@ def groups(path):
     return found
 
 
+def named(name, tests):
+    """The tests of a line."""
+    found = [test for test in tests if test == name or (name.endswith("::*") and test.startswith(name[:-1]))]
+    if not found:
+        sys.exit(f"no such test: {name}")
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("groups")
@@ -40,15 +49,14 @@ def main():
     seed = int(os.environ.get("VIVAVOCE_SEED") or time.time() // DAY)
     left = set()
     for number, (count, names) in enumerate(groups(options.groups)):
-        unknown = [name for name in names if name not in tests]
-        if unknown:
-            sys.exit(f"{options.groups}: no such test: {', '.join(unknown)}")
         if not 0 < count < len(names):
-            sys.exit(f"{options.groups}: {count} of {len(names)} is no sample: {names[0]}")
-        if "VIVAVOCE_LONG" not in os.environ:
-            left.update(names)
-            # A generator for each group, so that a change of one does not change what is taken of the others.
-            left.difference_update(random.Random(f"{seed} {number}").sample(names, count))
+            sys.exit(f"{options.groups}: {count} of {len(names)} is no sample: {names}")
+        # A generator for each group, so that a change of one does not change what is taken of the others.
+        taken = random.Random(f"{seed} {number}").sample(names, count)
+        for name in names:
+            found = named(name, tests)
+            if name not in taken and "VIVAVOCE_LONG" not in os.environ:
+                left.update(found)
     under, not_under = tuple(options.under or [""]), tuple(options.not_under)
     wanted = [name for name in tests if name.startswith(under) and not name.startswith(not_under)]
     taken = [name for name in wanted if name not in left]

@@ -31,8 +31,9 @@ use vivavoce_core::fuzzing::{Target, binary, text};
 const MAX_CHUNKS: usize = 256;
 
 /// The targets declared here; others are declared beside their parsers.
-const TARGETS: [Target; 15] = [
+const TARGETS: [Target; 16] = [
     text("socket_message", socket_message, socket_messages),
+    text("given_session", given_session, given_sessions),
     binary("socket_frames", http::frames, http::frame_samples),
     text("http_headers", http::headers, http::header_samples),
     text("settings_file", settings_file, settings_files),
@@ -101,6 +102,22 @@ fn socket_messages() -> Vec<Vec<u8>> {
         r#"{"type":"sip_transfer","transfer_to":"+14155550100","participant_identity":"a"}"#,
         r#"{"type":"send_dtmf","digits":"12*#"}"#,
         r#"{"type":"clear"}"#,
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .to_vec()
+}
+
+fn given_session(input: &[u8]) {
+    let _is_one = crate::actors::session::fuzz_given(&String::from_utf8_lossy(input));
+}
+
+fn given_sessions() -> Vec<Vec<u8>> {
+    [
+        r#"{"type":"given_session","format":1,"given":{"messages":[{"type":"config","tts_config":{"provider":"null"}},
+{"type":"speak","text":"Hello.","id":"1"}],"configs":1,"heard":{"secs":3,"nanos":20000000},"usage":{"lasted":{"secs":4,"nanos":0},
+"characters":12},"cut_ids":{"ids":[]},"conversation":null,"unanswered":null},"sent":{"seq":2,"forgotten":0,"sound_before":640,
+"sent":[{"event":{"seq":1,"text":"{\"type\":\"ready\"}"}},{"sound":{"bytes":4,"audio":"AAAAAA==","microseconds":250}},
+{"event":{"seq":2,"text":"{}"}},{"sound":{"bytes":8,"audio":null,"microseconds":500}}]}}"#,
     ]
     .map(|text| text.as_bytes().to_vec())
     .to_vec()

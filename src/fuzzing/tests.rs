@@ -18,6 +18,15 @@ fn no_parser_panics() {
 }
 
 #[test]
+fn the_sample_of_a_given_session_is_one() {
+    for sample in super::given_sessions() {
+        assert!(crate::actors::session::fuzz_given(
+            std::str::from_utf8(&sample).unwrap()
+        ));
+    }
+}
+
+#[test]
 fn every_target_has_a_file_for_libfuzzer() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/fuzz_targets");
     let mut files: Vec<String> = std::fs::read_dir(folder)

@@ -13,7 +13,7 @@ use tracing::Instrument;
 use super::SessionActor;
 use super::playback::{CutIds, Speak};
 use super::player::Player;
-use super::protocol::ServerMessage;
+use super::protocol::{ClientMessage, ServerMessage};
 use super::usage::UsageSoFar;
 use crate::registry::resumes::ResumeToken;
 use crate::responder::{ConversationSoFar, GiveConversation};
@@ -23,6 +23,8 @@ use vivavoce_socket::{MOVES, SentState};
 pub const FORMAT: u32 = 1;
 /// How often a draining server looks whether a session can go.
 const LOOKS_EVERY: Duration = Duration::from_millis(100);
+/// The most sound that is taken for heard: a year of it.
+const MOST_HEARD: Duration = Duration::from_hours(366 * 24);
 /// What the other server's answer begins with.
 const KIND: &str = "given_session";
 /// Why the socket of a session that goes on elsewhere closes.
@@ -64,16 +66,32 @@ impl GivenSession {
         }
     }
 
-    /// Reads the first message of another server; `None` where that is one for the client.
+    /// Reads the first message of another server; `None` where that is one for the client, or no session can be so.
     pub fn read(text: &str) -> Option<Self> {
         let read: Self = serde_json::from_str(text).ok()?;
-        (read.r#type == KIND && read.format == FORMAT).then_some(read)
+        let is_one = read.r#type == KIND && read.format == FORMAT;
+        (is_one && read.given.heard <= MOST_HEARD && read.sent.is_possible()).then_some(read)
     }
 
     pub fn to_json(&self) -> String {
         // Names, numbers and values that were read: they can always be written.
         serde_json::to_string(self).unwrap_or_default()
     }
+}
+
+/// Reads what another server may answer, for the fuzz target `given_session`; whether it is a session.
+#[doc(hidden)]
+pub fn fuzz_given(text: &str) -> bool {
+    let Some(read) = GivenSession::read(text) else {
+        return false;
+    };
+    let again = GivenSession::read(&read.to_json());
+    assert_eq!(again.map(|again| again.sent), Some(read.sent.clone()));
+    for message in read.given.messages() {
+        let _parsed = ClientMessage::parse(message.as_bytes());
+    }
+    vivavoce_socket::fuzz_sent(read.sent);
+    true
 }
 
 impl Given {

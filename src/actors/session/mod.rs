@@ -47,6 +47,7 @@ use tracing::Instrument;
 
 use audio_input::{AudioInput, InputEvent};
 use error_codes::Refusal;
+pub use given::fuzz_given;
 use given::{Giving, TakenOver};
 pub use inner::{InnerSession, open_session};
 use listening::Listening;

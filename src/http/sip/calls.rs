@@ -28,7 +28,7 @@ use vivavoce_seams::rooms::telephone::{CallErrorKind, Classify, Hold, Login, Tra
 const MAX_DISPLAY_NAME: usize = 128;
 /// How long the beep of an answering machine is waited for, by default and at most.
 const BEEP_SECONDS: u32 = 60;
-const MOST_BEEP_SECONDS: u32 = 300;
+pub const MOST_BEEP_SECONDS: u32 = 300;
 
 /// The status of an accepted request.
 const INITIATED: &str = "initiated";

@@ -93,7 +93,7 @@ pub use outbox::{
 };
 pub use reader::{PING_INTERVAL, SocketHandler};
 pub use relay::{FromClient, Relay, Relayed, relay};
-pub use sent_log::{CannotResume, SentState};
+pub use sent_log::{CannotResume, SentState, fuzz_sent};
 pub use timeline::{
     Doing, LEVEL, SessionFacts, Timeline, TimelineEntry, TimelinePart, TimelineSummary,
 };

@@ -84,6 +84,47 @@ pub struct SentState {
     sent: Vec<SentItem>,
 }
 
+impl SentState {
+    /// The greatest number of events and bytes that is taken from another server.
+    const MOST: u64 = 1 << 53;
+
+    /// Whether its numbers can be those of a session: counting on from them never overflows.
+    pub fn is_possible(&self) -> bool {
+        let mut last_event = 0;
+        let mut bytes = self.sound_before;
+        let in_order = self.sent.iter().all(|item| match item {
+            SentItem::Event { seq, .. } => {
+                let is_next = *seq > last_event && *seq <= self.seq;
+                last_event = *seq;
+                is_next
+            }
+            SentItem::Sound {
+                bytes: more,
+                microseconds,
+                ..
+            } => {
+                bytes = bytes.saturating_add(*more);
+                *microseconds <= MAX_SOUND.as_micros() as u64
+            }
+        });
+        in_order && self.seq <= Self::MOST && self.forgotten <= self.seq && bytes <= Self::MOST
+    }
+}
+
+/// Passes a state that another server may have sent through what a resuming client asks of it, for the fuzz target
+/// `given_session`.
+#[doc(hidden)]
+pub fn fuzz_sent(state: SentState) {
+    if !state.is_possible() {
+        return;
+    }
+    let mut log = SentLog::of_state(state);
+    log.event(None, &ByteString::from_static("{}"));
+    let _missing = log.again(log.forgotten, Some(log.sound_before), 0);
+    let _missing = log.again(log.seq, None, 1);
+    log.forget();
+}
+
 /// Something that was sent, in its order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -447,6 +488,33 @@ mod tests {
         event(&mut other, "d");
         let expected = [r#"{"type":"c","seq":3}"#, r#"{"type":"d","seq":4}"#];
         assert_eq!(told(&other.again(2, Some(30), 0).unwrap()), expected);
+    }
+
+    #[test]
+    fn numbers_that_no_session_has_are_not_taken() {
+        let state = |text: &str| serde_json::from_str::<SentState>(text).unwrap();
+        let possible = r#"{"seq":2,"forgotten":0,"sound_before":10,"sent":[
+            {"event":{"seq":1,"text":"{}"}},{"sound":{"bytes":4,"audio":"AAAAAA==","microseconds":250}}]}"#;
+        assert!(state(possible).is_possible());
+        for (what, instead) in [
+            (r#""seq":2"#, r#""seq":18446744073709551615"#),
+            (r#""seq":1"#, r#""seq":3"#),
+            (r#""forgotten":0"#, r#""forgotten":3"#),
+            (
+                r#""sound_before":10"#,
+                r#""sound_before":18446744073709551615"#,
+            ),
+            (r#""bytes":4"#, r#""bytes":9007199254740993"#),
+            (
+                r#""microseconds":250"#,
+                r#""microseconds":18446744073709551615"#,
+            ),
+        ] {
+            assert!(
+                !state(&possible.replace(what, instead)).is_possible(),
+                "{instead}"
+            );
+        }
     }
 
     #[test]

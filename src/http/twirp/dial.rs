@@ -13,6 +13,7 @@ use proto::{SipMediaConfig, SipOutboundConfig, SipOutboundTrunkInfo};
 
 use super::sip::invalid;
 use super::{Failure, support, table};
+use crate::sip::calls::MOST_BEEP_SECONDS;
 use vivavoce_actors::registry::calls::{DialTrunk, TransferCall, Until};
 use vivavoce_auth::{Access, Principal};
 use vivavoce_config::{Secret, SipTransport};
@@ -32,8 +33,6 @@ const MOST_BYTES: usize = 4_096;
 const MOST_ATTRIBUTES: usize = 64;
 /// The maximum bytes of a display name (LiveKit's).
 const MOST_DISPLAY_NAME: usize = 128;
-/// The longest time that the beep of a machine is waited for.
-const MOST_BEEP_SECONDS: u64 = 300;
 
 fn fits(field: &str, text: &str, most: usize) -> Result<(), Failure> {
     if text.len() <= most {
@@ -241,7 +240,7 @@ fn classify(attributes: &HashMap<String, String>) -> Result<Option<Classify>, Fa
     let beep_within = match attributes.get(attribute::WAITS_FOR_BEEP) {
         None => None,
         Some(text) => match text.parse() {
-            Ok(seconds @ 1..=MOST_BEEP_SECONDS) => Some(Duration::from_secs(seconds)),
+            Ok(seconds @ 1..=MOST_BEEP_SECONDS) => Some(Duration::from_secs(u64::from(seconds))),
             _ => return Err(problem(attribute::WAITS_FOR_BEEP, "from 1 to 300 seconds")),
         },
     };
