@@ -27,7 +27,8 @@ async fn call(server: &Server, kind: Kind) -> Caller {
 
 /// Who is in a room.
 async fn participants(server: &Server, room: &str) -> Vec<Value> {
-    let shown = reqwest::get(format!("{}/rtc/rooms/{room}", server.url)).await;
+    let shown = client().get(format!("{}/rtc/rooms/{room}", server.url));
+    let shown = shown.send().await;
     let shown: Value = shown.unwrap().json().await.unwrap();
     shown["participants"]
         .as_array()
@@ -238,7 +239,7 @@ async fn two_calls_in_one_room_hear_each_other_and_nobody_puts_out_the_other() {
     // Who hangs up has left, and who is sent out has been hung up on.
     bob.hang_up();
     in_room(&server, "support", &second, false).await;
-    let removed = reqwest::Client::new()
+    let removed = client()
         .delete(format!("{}/rtc/participant", server.url))
         .json(&json!({"room_name": "support", "participant_identity": first}))
         .send()

@@ -456,13 +456,14 @@ pub async fn post_speak(server: &Server, body: Value) -> reqwest::Response {
 
 /// A client that gives up when something hangs.
 pub fn client() -> reqwest::Client {
+    builder_of_clients().build().unwrap()
+}
+
+/// The same with other settings.
+pub fn builder_of_clients() -> reqwest::ClientBuilder {
     // The first one in the process stays; all are the same.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    reqwest::Client::builder()
-        .timeout(PATIENCE)
-        .no_proxy()
-        .build()
-        .unwrap()
+    reqwest::Client::builder().timeout(PATIENCE).no_proxy()
 }
 
 /// Checks status, code and a part of the message of an error answer.

@@ -40,9 +40,7 @@ impl Visitors {
         let running = Arc::new(AtomicBool::new(true));
         let answered = Arc::<AtomicUsize>::default();
         // Each request over a connection of its own.
-        let client = reqwest::Client::builder()
-            .timeout(PATIENCE)
-            .no_proxy()
+        let client = builder_of_clients()
             .pool_max_idle_per_host(0)
             .build()
             .unwrap();

@@ -8,6 +8,7 @@ use super::Exchange;
 use super::rig::baresip::Baresip;
 use super::rig::kamailio::Kamailio;
 use super::rig::ports;
+use crate::harness::client;
 
 /// A server that registers as extension 101 at a PBX, and takes calls from nobody else.
 fn exchange(port: u16, password: &str) -> Exchange {
@@ -51,7 +52,8 @@ async fn calls_come_by_a_pbx_at_which_the_server_is_registered() {
     assert_eq!(registered["registrar"], format!("127.0.0.1:{}", pbx.port));
     assert!(registered["expires_at"].is_u64(), "{registered}");
     call(&exchange, &pbx).await;
-    let metrics = reqwest::get(format!("{}/metrics", exchange.server.url)).await;
+    let metrics = client().get(format!("{}/metrics", exchange.server.url));
+    let metrics = metrics.send().await;
     let metrics = metrics.unwrap().text().await.unwrap();
     for line in [
         "vivavoce_sip_registrations 1",

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::rig::baresip::Baresip;
 use super::rig::sipp::{Scenario, Sipp};
 use super::{Exchange, PHONE, ROOM};
-use crate::harness::PATIENCE;
+use crate::harness::{PATIENCE, client};
 use crate::rooms::ask;
 
 async fn ends(exchange: &Exchange, id: &str, telephone: &mut Sipp) {
@@ -162,7 +162,8 @@ async fn a_gateway_that_does_not_answer_options_comes_last_before_any_call() {
     };
     let up = exchange.shown_once("gateway down, then up", asked).await;
     assert!(up["round_trip_ms"].is_number(), "{up}");
-    let metrics = reqwest::get(format!("{}/metrics", exchange.server.url)).await;
+    let metrics = client().get(format!("{}/metrics", exchange.server.url));
+    let metrics = metrics.send().await;
     let metrics = metrics.unwrap().text().await.unwrap();
     for line in [
         "vivavoce_sip_gateways{state=\"up\"} 1",

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::Exchange;
 use super::rig::sipp::{Scenario, Sipp};
-use crate::harness::VIVAVOCE;
+use crate::harness::{VIVAVOCE, client};
 use crate::rooms::ask;
 
 /// The trace for which this holds, with its ladder.
@@ -96,7 +96,8 @@ async fn a_refused_call_has_a_line_a_metric_and_a_ladder() {
     )
     .await;
     assert_eq!(shown["refused_calls"][0]["trace_id"], trace["trace_id"]);
-    let metrics = reqwest::get(format!("{}/metrics", exchange.server.url)).await;
+    let metrics = client().get(format!("{}/metrics", exchange.server.url));
+    let metrics = metrics.send().await;
     let metrics = metrics.unwrap().text().await.unwrap();
     assert!(metrics.contains("vivavoce_sip_refused_calls_total{status=\"488\"} 1"));
     let log = exchange.server.log_so_far();
