@@ -85,7 +85,7 @@ pub struct SentState {
 }
 
 impl SentState {
-    /// The greatest number of events and bytes that is taken from another server.
+    /// The greatest number of events, bytes or microseconds that is taken from another server.
     const MOST: u64 = 1 << 53;
 
     /// Whether its numbers can be those of a session: counting on from them never overflows.
@@ -104,7 +104,7 @@ impl SentState {
                 ..
             } => {
                 bytes = bytes.saturating_add(*more);
-                *microseconds <= MAX_SOUND.as_micros() as u64
+                *microseconds <= Self::MOST
             }
         });
         in_order && self.seq <= Self::MOST && self.forgotten <= self.seq && bytes <= Self::MOST
