@@ -9,7 +9,7 @@ use super::client::{Session, says, with};
 use super::endurance::times;
 use super::led::question;
 use super::loading::wav;
-use super::replicas::Pair;
+use super::replicas::{Pair, first_of_a_pair};
 use super::resume::{Stubborn, metric};
 use super::sound::{OUTPUT, WIDE, decoded, encoded, likeness, sentences, tone};
 use crate::harness::{SENTENCES, Server, eventually, local, share_of_words};
@@ -248,6 +248,20 @@ async fn a_client_that_comes_back_to_the_draining_server_stays_there() {
     client.session.completion_of("a").await;
     client.session.close().await;
     assert!(pair.servers[0].ended().success());
+}
+
+#[tokio::test]
+async fn a_session_moves_to_a_server_that_comes_after_the_drain_has_begun() {
+    let (mut first, another) = first_of_a_pair();
+    let mut client = Stubborn::open(&first, json!({})).await;
+    first.terminate();
+    client.session.next("draining").await;
+    let second = another();
+    moves(&mut client, &second).await;
+    client.session.speak("a", SENTENCES[0]).await;
+    client.session.completion_of("a").await;
+    client.session.close().await;
+    assert!(first.ended().success());
 }
 
 #[tokio::test]

@@ -49,6 +49,17 @@ impl Pair {
     }
 }
 
+/// A server alone, and what starts another beside it.
+pub fn first_of_a_pair() -> (Server, impl Fn() -> Server) {
+    let port = rig::ports(1).to_string();
+    let redis = Redis::start(&["--port", &port]);
+    let start = move || {
+        let _lives = &redis;
+        Server::start_with(&[("REDIS_URL", &format!("redis://127.0.0.1:{port}"))])
+    };
+    (start(), start)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn speech_goes_on_at_the_sample_where_the_connection_broke_at_another_replica() {
     let pair = Pair::start();

@@ -23,6 +23,8 @@ use vivavoce_socket::{MOVES, SentState};
 pub const FORMAT: u32 = 1;
 /// How often a draining server looks whether a session can go.
 const LOOKS_EVERY: Duration = Duration::from_millis(100);
+/// How often it asks whether there is another server by now: the one that is to replace it may come later.
+const ASKS_EVERY: Duration = Duration::from_secs(1);
 /// The most sound that is taken for heard: a year of it.
 const MOST_HEARD: Duration = Duration::from_hours(366 * 24);
 /// What the other server's answer begins with.
@@ -150,13 +152,15 @@ impl SessionActor {
         if !self.writer.keeps_sent() || self.services.replaced.is_cancelled() {
             return;
         }
-        let looking = async move { replicas.another_is_there().await };
-        let looking = looking.in_current_span().into_actor(self);
-        context.spawn(looking.map(|is_there, session, context| {
-            if is_there {
-                let looking = context.run_interval(LOOKS_EVERY, Self::look_for_rest);
-                session.giving.looking = Some(looking);
+        let looking = async move {
+            while !replicas.another_is_there().await {
+                tokio::time::sleep(ASKS_EVERY).await;
             }
+        };
+        let looking = looking.in_current_span().into_actor(self);
+        context.spawn(looking.map(|(), session, context| {
+            let looking = context.run_interval(LOOKS_EVERY, Self::look_for_rest);
+            session.giving.looking = Some(looking);
         }));
     }
 
