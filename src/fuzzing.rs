@@ -18,7 +18,7 @@ use crate::actors::session::Clip;
 use crate::actors::session::protocol::ClientMessage;
 use crate::audio::decode::{FileDecoder, FileLimits, StreamDecoder};
 use crate::audio::ogg::{OggOpusWriter, OpusHead};
-use crate::audio::opus::{self, OpusDecoder};
+use crate::audio::opus::{self, FRAME, OpusDecoder};
 use crate::audio::{AudioFormat, Channels, Encoding, Layout, SampleRate, ogg};
 use crate::hooks::announcement;
 use crate::http::fuzzing as http;
@@ -115,7 +115,8 @@ fn given_sessions() -> Vec<Vec<u8>> {
     [
         r#"{"type":"given_session","format":1,"given":{"messages":[{"type":"config","tts_config":{"provider":"null"}},
 {"type":"speak","text":"Hello.","id":"1"}],"configs":1,"heard":{"secs":3,"nanos":20000000},"usage":{"lasted":{"secs":4,"nanos":0},
-"characters":12},"cut_ids":{"ids":[]},"conversation":null,"unanswered":null},"sent":{"seq":2,"forgotten":0,"sound_before":640,
+"characters":12},"cut_ids":{"ids":[]},"conversation":null,"unanswered":null,
+"recording":{"started_at":5,"ended_at":7,"recorded":{"secs":0,"nanos":2},"paused":false,"store":null}},"sent":{"seq":2,"forgotten":0,"sound_before":640,
 "sent":[{"event":{"seq":1,"text":"{\"type\":\"ready\"}"}},{"sound":{"bytes":4,"audio":"AAAAAA==","microseconds":250}},
 {"event":{"seq":2,"text":"{}"}},{"sound":{"bytes":8,"audio":null,"microseconds":500}}]}}"#,
     ]
@@ -229,6 +230,7 @@ fn ogg_opus(input: &[u8]) {
     if let Ok(Some(repaired)) = ogg::repair(&mut Cursor::new(input.to_vec())) {
         assert!(repaired.channels > 0, "{repaired:?}");
     }
+    let _joined = ogg::join(input, FRAME, input, std::io::sink());
 }
 
 fn ogg_streams() -> Vec<Vec<u8>> {

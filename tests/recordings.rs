@@ -52,7 +52,7 @@ async fn stored(server: &Server, stream_id: &str) -> PathBuf {
 }
 
 /// Neither program has anything to complain about; the seconds that they find.
-fn judged(file: &Path) -> f64 {
+pub fn judged(file: &Path) -> f64 {
     let probed = ffprobe(file, &[]);
     assert_eq!(probed["streams"][0]["codec_name"], "opus");
     let said = Command::new(which("opusinfo")).arg(file).output().unwrap();
@@ -67,7 +67,7 @@ fn judged(file: &Path) -> f64 {
 }
 
 /// The two sides, at 48 kHz.
-fn sides(file: &Path) -> [Vec<i16>; 2] {
+pub fn sides(file: &Path) -> [Vec<i16>; 2] {
     let arguments = [
         "-v",
         "error",

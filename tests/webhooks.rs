@@ -149,7 +149,8 @@ async fn a_webhook_survives_a_restart_while_its_receiver_is_away() {
 }
 
 /// The next of this kind.
-fn next_of(receiver: &mut Receiver, event: &str) -> Value {
+/// What it sees of this kind next.
+pub fn next_of(receiver: &mut Receiver, event: &str) -> Value {
     loop {
         let seen = receiver.next();
         assert_eq!(seen["good"], true, "{seen}");

@@ -54,6 +54,9 @@ pub fn record(channels: Channels, complexity: u8, count: usize) {
             channels: 0,
             participants: Vec::new(),
             complete: false,
+            goes_on: false,
+            last_part_at: None,
+            continues: None,
             file: None,
         };
         let settings = RecordingSettings {

@@ -61,6 +61,8 @@ struct Tapped {
     resumed: Option<Instant>,
     /// What is not in the transcript.
     redaction: Redaction,
+    /// When the session left for another server, if it has.
+    left: Option<Duration>,
     /// Until when nothing is kept of the input: keys are being pressed.
     hidden_until: Option<Instant>,
     /// Wakes the task.
@@ -90,6 +92,7 @@ impl Tap {
             paused: false,
             resumed: None,
             redaction: Redaction::default(),
+            left: None,
             hidden_until: None,
             full: Rc::default(),
         })))
@@ -141,6 +144,18 @@ impl Tap {
         }
         tapped.paused = paused;
         tapped.clock.position(tapped.start.elapsed())
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.0.borrow().paused
+    }
+
+    /// The session goes on at another server: the recording ends here and now, and there is more of it. Gives its length.
+    pub fn leave(&self) -> Duration {
+        let tapped = &mut *self.0.borrow_mut();
+        let at = tapped.start.elapsed();
+        tapped.left = Some(at);
+        tapped.clock.position(at)
     }
 
     /// Adds a line to the transcript, made from the current millisecond. Beyond the bound lines are dropped.
@@ -325,12 +340,16 @@ async fn record(
         }
         desk.take_due(&tap, &ended).await?;
     }
-    let total = {
+    let end = {
         let tapped = &mut *tap.0.borrow_mut();
-        tapped.clock.finish(tapped.start.elapsed())
+        let ends = tapped.left.unwrap_or_else(|| tapped.start.elapsed());
+        End {
+            frames: tapped.clock.finish(ends),
+            goes_on: tapped.left.is_some(),
+        }
     };
     desk.take_rest(&tap).await?;
-    desk.finish(total).await
+    desk.finish(end).await
 }
 
 /// The tags of the comment header.
@@ -497,8 +516,11 @@ impl Scribe {
         for sound in &piece.sound {
             self.pages.add(sound)?;
         }
-        if let Some(frames) = piece.end {
-            let pages = self.pages.finish(frames)?;
+        if let Some(end) = piece.end {
+            if end.goes_on {
+                self.journal.goes_on()?;
+            }
+            let pages = self.pages.finish(end.frames)?;
             self.journal.append(&pages, &piece.lines)?;
             return Ok(None);
         }
@@ -516,7 +538,15 @@ struct Unwritten {
     lines: String,
     hurried: bool,
     /// Where the stream ends, once it does.
-    end: Option<u64>,
+    end: Option<End>,
+}
+
+/// The end of a recording.
+#[derive(Debug, Clone, Copy)]
+struct End {
+    frames: u64,
+    /// Whether it goes on at another server.
+    goes_on: bool,
 }
 
 impl Unwritten {
@@ -681,8 +711,8 @@ impl Desk {
     }
 
     /// Writes the rest, and returns when it is written.
-    async fn finish(mut self, frames: u64) -> Result<(), RecordError> {
-        self.waiting.end = Some(frames);
+    async fn finish(mut self, end: End) -> Result<(), RecordError> {
+        self.waiting.end = Some(end);
         loop {
             self.come_to_rest().await?;
             if self.waiting.end.is_none() {

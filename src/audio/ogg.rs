@@ -1,6 +1,7 @@
 //! Ogg/Opus (RFC 3533, RFC 7845): packing packets into pages and back, as pure structs that process bytes, not files.
 //! Times are in frames at 48 kHz, the clock of Opus; [`super::opus`] codes the packets.
 
+mod join;
 mod repair;
 
 use std::collections::VecDeque;
@@ -12,6 +13,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use super::format::{Channels, SampleRate};
 use super::opus::{OpusError, clock_frames};
 
+pub use join::join;
 pub use repair::{Repaired, Truncate, repair, silent_stream};
 
 /// The default duration of a page: RFC 7845 recommends at most a second, and live listeners want less.

@@ -328,6 +328,7 @@ impl Egresses {
             sha256: Sha256::digest(&text).into(),
             content_type: "application/json",
             progress: &progress,
+            replaces: None,
         };
         match store.put(&location.key(prefix, METADATA), file).await {
             // A process died after storing the metadata and before removing the note.

@@ -16,6 +16,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use tokio::sync::Notify;
 
@@ -33,6 +34,13 @@ const SESSION: &str = "session.json";
 /// Disk space for what is written at the end: a page of silence and `metadata.json`.
 const RESERVE: &str = "reserve";
 const RESERVE_BYTES: usize = 8 * 1024;
+/// Is there if another server's recording follows.
+const GOES_ON: &str = "goes_on";
+/// Is there if it is to be joined with the part that it follows.
+const JOINS: &str = "joins";
+/// The folder of the files of the part before it, and that of the files of both.
+const BEFORE: &str = "before";
+const JOINED: &str = "joined";
 /// The prefix of a journal's folder while it is being removed.
 const GONE: &str = ".gone-";
 /// The maximum size of a metadata file.
@@ -43,6 +51,8 @@ const MAX_DESCRIPTION: u64 = 64 * 1024;
 pub struct FinishedJournal {
     /// Its folder.
     pub folder: PathBuf,
+    /// Where its files are.
+    files: PathBuf,
     /// The content of `metadata.json`.
     pub metadata: Metadata,
     _lock: Arc<File>,
@@ -51,7 +61,49 @@ pub struct FinishedJournal {
 impl FinishedJournal {
     /// The path of one of its files.
     pub fn file(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
+        self.files.join(name)
+    }
+
+    /// Where the files of the part that this one follows are, once they have been fetched.
+    pub fn former(&self) -> PathBuf {
+        self.folder.join(BEFORE)
+    }
+
+    /// When the part began with which this one is still to be joined.
+    pub fn joins(&self) -> io::Result<Option<u64>> {
+        Ok(match self.metadata.continues {
+            Some(before) if self.folder.join(JOINS).try_exists()? => Some(before),
+            _ => None,
+        })
+    }
+
+    /// Since when it has been finished.
+    pub fn finished(&self) -> io::Result<SystemTime> {
+        fs::metadata(self.folder.join(METADATA))?.modified()
+    }
+
+    /// The same with the files of both parts: `write` makes the audio and the transcript in a folder, and says what they are.
+    /// Once this returns they survive the process.
+    pub fn joined(self, write: impl FnOnce(&Path) -> io::Result<Metadata>) -> io::Result<Self> {
+        let files = self.folder.join(JOINED);
+        match fs::remove_dir_all(&files) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        DirBuilder::new().mode(0o700).create(&files)?;
+        let mut metadata = write(&files)?;
+        let complete = metadata.complete;
+        let mut audio = open(&files.join(AUDIO))?;
+        describe(&mut audio, &mut metadata)?;
+        metadata.complete = complete;
+        File::open(files.join(TRANSCRIPT))?.sync_all()?;
+        write_description(&files, METADATA, &metadata)?;
+        sync_folder(&self.folder)?;
+        Ok(Self {
+            files,
+            metadata,
+            ..self
+        })
     }
 
     /// The path where the store keeps the upload progress of a file.
@@ -168,14 +220,19 @@ impl Journals {
 
     /// Creates a journal. Fails with [`io::ErrorKind::AlreadyExists`] if one of this name and tenant exists.
     pub fn begin(&self, metadata: &Metadata) -> io::Result<Journal> {
-        let name = RecordingLocation::of(metadata).journal().to_owned();
+        self.begin_part(metadata, false)
+    }
+
+    /// The same, of a recording that follows another server's; whether it joins that.
+    pub fn begin_part(&self, metadata: &Metadata, joins: bool) -> io::Result<Journal> {
+        let name = RecordingLocation::journal_of(metadata);
         // Claimed before the folder exists, so that the uploader does not take it for an abandoned journal.
         let claim = self.live.claim(&name);
         let claim = claim.ok_or(io::ErrorKind::AlreadyExists)?;
-        self.make(claim, metadata)
+        self.make(claim, metadata, joins)
     }
 
-    fn make(&self, mut claim: Claim, metadata: &Metadata) -> io::Result<Journal> {
+    fn make(&self, mut claim: Claim, metadata: &Metadata, joins: bool) -> io::Result<Journal> {
         let folder = self.root.join(&claim.name);
         DirBuilder::new().mode(0o700).create(&folder)?;
         claim.lock = Some(lock(&folder)?.ok_or(io::ErrorKind::AlreadyExists)?);
@@ -183,6 +240,9 @@ impl Journals {
         let opened = write_description(&folder, SESSION, metadata).and_then(|()| {
             let audio = create(&folder.join(AUDIO))?;
             let transcript = create(&folder.join(TRANSCRIPT))?;
+            if joins {
+                create(&folder.join(JOINS))?;
+            }
             create(&folder.join(RESERVE))?.write_all(&[0; RESERVE_BYTES])?;
             sync_folder(&folder)?;
             sync_folder(&self.root)?;
@@ -192,6 +252,7 @@ impl Journals {
             Ok((audio, transcript)) => Ok(Journal {
                 folder,
                 metadata: metadata.clone(),
+                joins,
                 audio: Growing::new(audio),
                 transcript: Growing::new(transcript),
                 writers: self.writers.clone(),
@@ -205,9 +266,14 @@ impl Journals {
         }
     }
 
-    /// The metadata of a journal, whether it is in use or not.
+    /// The metadata of a journal of a recording, whether it is in use or not.
     pub fn look_up(&self, location: &RecordingLocation) -> io::Result<Option<Metadata>> {
-        described(&self.root.join(location.journal()))
+        if let Some(known) = described(&self.root.join(location.journal()))? {
+            return Ok(Some(known));
+        }
+        let names = names(&self.root)?;
+        let part = names.iter().find(|name| location.is_journal_of_part(name));
+        part.map_or(Ok(None), |name| described(&self.root.join(name)))
     }
 
     /// The metadata of the journal in this folder.
@@ -267,13 +333,16 @@ impl Journals {
         if !folder.try_exists()? {
             return Ok(None);
         }
-        let finished = |folder, metadata| FinishedJournal {
+        let finished = |folder: PathBuf, files, metadata| FinishedJournal {
             folder,
+            files,
             metadata,
             _lock: Arc::new(lock),
         };
-        if let Ok(metadata) = read_description(&folder, METADATA) {
-            return Ok(Some(finished(folder, metadata)));
+        for files in [folder.join(JOINED), folder.clone()] {
+            if let Ok(metadata) = read_description(&files, METADATA) {
+                return Ok(Some(finished(folder, files, metadata)));
+            }
         }
         let Ok(mut metadata) = read_description(&folder, SESSION) else {
             // The process died before anything was written.
@@ -284,35 +353,43 @@ impl Journals {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let mut audio = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(folder.join(AUDIO))?;
-        let repaired = match ogg::repair(&mut audio)? {
-            Some(repaired) => repaired,
-            // Killed before the first page was written: keep a silent stream.
-            None => {
-                audio.set_len(0)?;
-                audio.seek(SeekFrom::Start(0))?;
-                audio.write_all(&ogg::silent_stream().map_err(io::Error::other)?)?;
-                let silent = ogg::repair(&mut audio)?.ok_or(io::ErrorKind::InvalidData)?;
-                ogg::Repaired {
-                    was_ended: false,
-                    ..silent
-                }
-            }
-        };
-        audio.sync_data()?;
+        metadata.goes_on = folder.join(GOES_ON).try_exists()?;
+        let mut audio = open(&folder.join(AUDIO))?;
+        describe(&mut audio, &mut metadata)?;
         end_lines(&folder.join(TRANSCRIPT))?;
-        metadata.size = repaired.size;
-        metadata.duration_ms = repaired.frames / 48;
-        metadata.channels = repaired.channels;
-        metadata.complete = repaired.was_ended;
-        audio.seek(SeekFrom::Start(0))?;
-        metadata.sha256 = hex(&sha256(&mut audio)?);
         write_description(&folder, METADATA, &metadata)?;
-        Ok(Some(finished(folder, metadata)))
+        Ok(Some(finished(folder.clone(), folder, metadata)))
     }
+}
+
+fn open(audio: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(audio)
+}
+
+/// Closes the audio stream after its last complete page, and describes it.
+fn describe(audio: &mut File, metadata: &mut Metadata) -> io::Result<()> {
+    let repaired = match ogg::repair(audio)? {
+        Some(repaired) => repaired,
+        // Killed before the first page was written: keep a silent stream.
+        None => {
+            audio.set_len(0)?;
+            audio.seek(SeekFrom::Start(0))?;
+            audio.write_all(&ogg::silent_stream().map_err(io::Error::other)?)?;
+            let silent = ogg::repair(audio)?.ok_or(io::ErrorKind::InvalidData)?;
+            ogg::Repaired {
+                was_ended: false,
+                ..silent
+            }
+        }
+    };
+    audio.sync_data()?;
+    metadata.size = repaired.size;
+    metadata.duration_ms = repaired.frames / 48;
+    metadata.channels = repaired.channels;
+    metadata.complete = repaired.was_ended && !metadata.goes_on;
+    audio.seek(SeekFrom::Start(0))?;
+    metadata.sha256 = hex(&sha256(audio)?);
+    Ok(())
 }
 
 /// A journal being written. After it is dropped, whatever it contains is finished by the uploader.
@@ -320,6 +397,7 @@ impl Journals {
 pub struct Journal {
     folder: PathBuf,
     metadata: Metadata,
+    joins: bool,
     audio: Growing,
     transcript: Growing,
     writers: Writers,
@@ -359,6 +437,17 @@ impl Journal {
             }
         }
         Ok(())
+    }
+
+    /// Whether it follows another server's part and will not be joined with it.
+    pub const fn stays_apart(&self) -> bool {
+        self.metadata.continues.is_some() && !self.joins
+    }
+
+    /// The session goes on at another server, and so does its recording.
+    pub fn goes_on(&self) -> io::Result<()> {
+        create(&self.folder.join(GOES_ON))?;
+        sync_folder(&self.folder)
     }
 
     /// Removes the journal, because the `config` that asked for it was refused.
@@ -484,12 +573,12 @@ fn end_lines(path: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use vivavoce_audio::Channels;
     use vivavoce_audio::ogg::{OggOpusWriter, OpusHead, PAGE_TIME};
 
-    fn metadata(name: &str) -> Metadata {
+    pub fn metadata(name: &str) -> Metadata {
         Metadata {
             stream_id: name.to_owned(),
             tenant: None,
@@ -501,6 +590,9 @@ mod tests {
             channels: 1,
             participants: Vec::new(),
             complete: false,
+            goes_on: false,
+            last_part_at: None,
+            continues: None,
             file: None,
         }
     }
@@ -607,7 +699,7 @@ mod tests {
             "it was taken for one that was left"
         );
         fs::remove_dir(folder.path().join("a")).unwrap();
-        let mut journal = journals.make(claim, &metadata("a")).unwrap();
+        let mut journal = journals.make(claim, &metadata("a"), false).unwrap();
         journal.append(&pages(&mut writer(), 101), "").unwrap();
         // It was listed when it had ended, and is being written again.
         assert!(journals.finish("a").unwrap().is_none());

@@ -19,6 +19,9 @@
 //! 4. [`catalogue`] finds recordings for callers, [`verify`] checks them against their hashes, and [`retention`] deletes
 //!    old ones.
 //!
+//! A session that goes on at another server is recorded there, too: the first server stores what it has as incomplete, and the
+//! one where the session ends fetches that and puts both together (`joining`), so that there is one recording.
+//!
 //! Rooms of a LiveKit deployment can instead be recorded by its [`egress`] service into the same store.
 //!
 //! # Bounds
@@ -45,6 +48,7 @@ pub mod audit;
 pub mod catalogue;
 pub mod discretion;
 pub mod egress;
+mod joining;
 pub mod journal;
 mod metadata;
 pub mod recording_location;
@@ -62,12 +66,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use sha2::{Digest, Sha256};
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use journal::{Journal, Journals};
 use recording_location::RecordingLocation;
 use uploader::Uploader;
 use vivavoce_audio::Channels;
+use vivavoce_core::hash::hex;
 use vivavoce_quotas::{FairQueue, Quota, Share};
 use vivavoce_seams::{RecordingStore, StoreError};
 use vivavoce_webhooks::Webhooks;
@@ -111,6 +118,7 @@ pub struct Recordings {
     told: OnceLock<Tell>,
     discretion: Arc<Discretion>,
     audit: Audit,
+    identity: OnceCell<String>,
     /// A listing costs up to a thousand requests to the store, so callers take turns.
     listings: FairQueue,
 }
@@ -148,6 +156,7 @@ impl Recordings {
             told: OnceLock::new(),
             discretion: Arc::default(),
             audit: Audit::default(),
+            identity: OnceCell::new(),
             listings: FairQueue::new(MAX_CONCURRENT_LISTINGS, Share::NONE),
         })
     }
@@ -160,6 +169,35 @@ impl Recordings {
     /// The store.
     pub fn store(&self) -> &Arc<dyn RecordingStore> {
         &self.store
+    }
+
+    /// By what servers that have the same recordings know them; `None` where the store cannot be asked.
+    pub async fn identity(&self) -> Option<&str> {
+        let asked = self.identity.get_or_try_init(async || {
+            let store = self.store.identity().await?;
+            let named = format!("{} {store} {}", self.store.slug(), self.prefix);
+            Ok::<_, StoreError>(hex(&Sha256::digest(named)))
+        });
+        match tokio::time::timeout(STORE_TIMEOUT, asked).await {
+            Ok(Ok(identity)) => Some(identity),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the store of recordings could not be asked which one it is");
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// The same, where it has been asked for.
+    pub fn known_identity(&self) -> Option<&str> {
+        self.identity.get().map(String::as_str)
+    }
+
+    /// Creates the journal of a recording that follows another server's; whether it is to be joined with that.
+    pub async fn begin_part(&self, metadata: Metadata, joins: bool) -> Result<Journal, BeginError> {
+        let begin = move |journals: Journals| journals.begin_part(&metadata, joins);
+        let begun = self.in_journals(begin).await;
+        begun.map_err(BeginError::Journal)
     }
 
     /// Creates the journal of a new recording.

@@ -29,8 +29,18 @@ pub struct Metadata {
     pub channels: u8,
     /// The participants.
     pub participants: Vec<Participant>,
-    /// False if the recording was cut off before its session ended.
+    /// False if the recording was cut off before its session ended, or is a part that others are to follow.
     pub complete: bool,
+    /// Whether the session went on at another server: what is recorded there follows, and takes the place of this when both
+    /// have been joined.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub goes_on: bool,
+    /// When the last part of the audio began, Unix time in milliseconds, if it was joined of those of several servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_part_at: Option<u64>,
+    /// The `started_at` of the part at another server that this one follows, if they could not be joined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continues: Option<u64>,
     /// The name of the audio file below the folder of its owner, if an egress of a room was asked to give it one. Absent: it is
     /// beside this file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,6 +58,11 @@ pub struct Participant {
 }
 
 impl Metadata {
+    /// When the last of its parts began.
+    pub fn ends_with(&self) -> u64 {
+        self.last_part_at.unwrap_or(self.started_at)
+    }
+
     /// Whether somebody may fetch it; a public recording may be fetched by more callers than may list and delete it.
     pub fn may_be_read_by(&self, access: &Access) -> bool {
         self.public || self.may_be_seen_by(access)

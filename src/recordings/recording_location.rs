@@ -21,6 +21,9 @@ const SHOWN_OF_LONGER: usize = 100;
 /// Separates the `stream_id` from the digest of its tenant in the name of a journal.
 const OF_TENANT: char = '%';
 
+/// Precedes, in the name of a part's journal, when the part began that it follows.
+const FOLLOWS: &str = "%+";
+
 /// The owner and name of a recording.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RecordingLocation {
@@ -99,6 +102,22 @@ impl RecordingLocation {
     /// The folder name of its journal, or of its egress note, on local disk.
     pub fn journal(&self) -> &str {
         &self.journal
+    }
+
+    /// The folder name of the journal that this describes: a part that follows another server's may have its journal beside
+    /// the other's.
+    pub fn journal_of(metadata: &Metadata) -> String {
+        let journal = Self::of(metadata).journal;
+        match metadata.continues {
+            Some(before) => format!("{journal}{FOLLOWS}{before}"),
+            None => journal,
+        }
+    }
+
+    /// Whether the journal in this folder is that of a part of the recording that follows another one.
+    pub fn is_journal_of_part(&self, name: &str) -> bool {
+        let rest = name.strip_prefix(&self.journal);
+        rest.is_some_and(|rest| rest.starts_with(FOLLOWS))
     }
 
     /// Whether metadata found at this location belongs here. An object under our keys that we have not written is
@@ -249,6 +268,23 @@ mod tests {
         );
         assert_eq!(journals.iter().collect::<HashSet<_>>().len(), 4);
         assert!(!is_journal_of("ab", "a") && !is_journal_of("a", "ab"));
+    }
+
+    #[test]
+    fn the_journal_of_a_part_is_beside_that_of_the_part_that_it_follows() {
+        for tenant in [None, Some("a")] {
+            let mut metadata = crate::journal::tests::metadata("call-1");
+            metadata.tenant = tenant.map(str::to_owned);
+            let first = RecordingLocation::journal_of(&metadata);
+            let location = RecordingLocation::of(&metadata);
+            assert_eq!(first, location.journal());
+            metadata.continues = Some(5);
+            let second = RecordingLocation::journal_of(&metadata);
+            assert!(location.is_journal_of_part(&second) && is_journal_of(&second, "call-1"));
+            assert!(!location.is_journal_of_part(&first));
+            let other = RecordingLocation::new(Some("b"), "call-1");
+            assert!(!other.is_journal_of_part(&second));
+        }
     }
 
     proptest! {

@@ -28,12 +28,17 @@ pub async fn upload(
         let path = journal.file(name);
         let (size, sha256) = measure(&path).await?;
         let progress = journal.progress_of(name);
+        let replaces = match measure(&journal.former().join(name)).await {
+            Err(StoreError::NotFound) => None,
+            measured => Some(measured?.1),
+        };
         let file = StoredFile {
             path: &path,
             size,
             sha256,
             content_type,
             progress: &progress,
+            replaces,
         };
         let key = match name {
             AUDIO => location.audio(prefix, &journal.metadata),

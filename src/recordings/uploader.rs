@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Tell;
+use super::joining::join;
 use super::journal::{FinishedJournal, Journals};
 use super::recording_location::RecordingLocation;
 use super::upload::upload;
@@ -35,6 +36,8 @@ const LOOK: Duration = Duration::from_secs(5);
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 /// Exists in a journal that the store will never accept, and contains the reason.
 const GIVEN_UP: &str = "given_up";
+/// The store in which the server where a session goes on finds what was recorded before.
+const SHARED: &str = "s3";
 /// Exists beside the journals when somebody has asked for everything to be retried now.
 const RETRY: &str = ".retry";
 
@@ -108,7 +111,15 @@ struct Ended {
     name: String,
     /// `None` if the journal was empty or could not be finished.
     journal: Option<FinishedJournal>,
-    kept: Result<(), StoreError>,
+    kept: Result<Kept, StoreError>,
+}
+
+/// What has become of a finished recording.
+enum Kept {
+    /// It is in the store.
+    Stored,
+    /// The part that it follows is not there yet.
+    Waits,
 }
 
 impl Uploader {
@@ -300,11 +311,15 @@ impl Uploader {
             let finish = name.clone();
             let finished = blocking(move || journals.finish(&finish)).await;
             let (journal, kept) = match finished {
-                Ok(Some(journal)) => {
-                    let kept = keep(&*store, &prefix, webhooks.as_ref(), &journal).await;
-                    (Some(journal), kept)
-                }
-                Ok(None) => (None, Ok(())),
+                Ok(Some(journal)) => match join(&*store, &prefix, journal).await {
+                    Ok(Some(journal)) => {
+                        let kept = keep(&*store, &prefix, webhooks.as_ref(), &journal).await;
+                        (Some(journal), kept.map(|()| Kept::Stored))
+                    }
+                    Ok(None) => (None, Ok(Kept::Waits)),
+                    Err(error) => (None, Err(error)),
+                },
+                Ok(None) => (None, Ok(Kept::Stored)),
                 Err(error) => (None, Err(StoreError::Io(error))),
             };
             Ended {
@@ -331,7 +346,13 @@ impl Uploader {
             None => 1,
         };
         match (kept, journal) {
-            (Ok(()), journal) => {
+            (Ok(Kept::Waits), _) => {
+                tracing::debug!(journal = name, "a recording waits for the part before it");
+                if let Some(waiting) = self.waiting.get_mut(&name) {
+                    waiting.due = Some(Instant::now() + pause(failures));
+                }
+            }
+            (Ok(Kept::Stored), journal) => {
                 self.waiting.remove(&name);
                 if let Some(journal) = journal {
                     if let Some(tell) = &self.told {
@@ -427,7 +448,9 @@ async fn keep(
     journal: &FinishedJournal,
 ) -> Result<(), StoreError> {
     upload(store, prefix, journal).await?;
-    if let Some(webhooks) = webhooks {
+    // Whoever has the rest reports the whole; nobody else reads a folder, as far as is known.
+    let is_reported = !journal.metadata.goes_on || store.slug() != SHARED;
+    if let Some(webhooks) = webhooks.filter(|_| is_reported) {
         let stored = EventKind::RecordingStored(sound(prefix, journal));
         webhooks.enqueue(&event(journal, stored)).await;
     }
@@ -495,6 +518,9 @@ mod tests {
     impl RecordingStore for FailingStore {
         fn slug(&self) -> &'static str {
             "moody"
+        }
+        async fn identity(&self) -> Result<String, StoreError> {
+            self.inner.identity().await
         }
         async fn head(&self, key: &str) -> Result<ObjectInfo, StoreError> {
             self.inner.head(key).await
@@ -622,7 +648,7 @@ mod tests {
         let ended = Ended {
             name: "innocent".to_owned(),
             journal: None,
-            kept: Ok(()),
+            kept: Ok(Kept::Stored),
         };
         uploader.ended(ended).await;
         assert_eq!(quota.of(&innocent), 1);

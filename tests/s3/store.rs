@@ -64,6 +64,7 @@ impl Source {
             sha256: Sha256::digest(&self.bytes).into(),
             content_type: "audio/ogg",
             progress: &self.folder.path().join("progress"),
+            replaces: None,
         };
         let kept = store.put(key, file).await?;
         assert_eq!((kept.size, kept.sha256), (file.size, Some(file.sha256)));

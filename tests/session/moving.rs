@@ -9,11 +9,18 @@ use super::client::{Session, says, with};
 use super::endurance::times;
 use super::led::question;
 use super::loading::wav;
+use super::recorded::{known, stored};
 use super::replicas::{Pair, first_of_a_pair};
 use super::resume::{Stubborn, metric};
 use super::sound::{OUTPUT, WIDE, decoded, encoded, likeness, sentences, tone};
-use crate::harness::{SENTENCES, Server, eventually, local, share_of_words};
+use crate::harness::{
+    SENTENCES, Server, client, eventually, local, share_of_words, stdout, vivavoce,
+};
 use crate::realtime::ChatServer;
+use crate::recordings::{judged, sides};
+use crate::s3::S3sFs;
+use crate::s3::sessions::{borrowed, into};
+use crate::webhooks::{self, Receiver, next_of};
 
 /// The server closes the socket of its session, which goes on at another one.
 async fn moves<'s>(client: &mut Stubborn<'s>, to: &'s Server) {
@@ -202,8 +209,8 @@ async fn a_conversation_that_the_server_leads_goes_on_with_what_was_said() {
     moves(&mut client, second).await;
     // It does not greet again.
     client.session.hear(sound).await;
-    let answered = client.session.next("response_done").await;
-    assert_eq!(answered["status"], "completed", "{answered}");
+    // The story is a long one.
+    client.session.next("response_text").await;
     let asked = model.requests().await;
     let messages = asked[0]["messages"].as_array().unwrap();
     let roles: Vec<&Value> = messages.iter().map(|message| &message["role"]).collect();
@@ -264,6 +271,122 @@ async fn a_session_moves_to_a_server_that_comes_after_the_drain_has_begun() {
     assert!(first.ended().success());
 }
 
+/// How long a client is away that is recorded.
+const AWAY: Duration = Duration::from_secs(1);
+
+/// A session that is recorded, moves after its first sentence, and says another one at the second server.
+async fn is_recorded_at_both(pair: &mut Pair, name: &str) -> Vec<Value> {
+    let [first, second] = &mut pair.servers;
+    let fields = json!({"recording": true, "stream_id": name});
+    let mut client = Stubborn::open(first, fields).await;
+    client.session.speak("a", SENTENCES[0]).await;
+    client.session.next("tts_started").await;
+    first.terminate();
+    client.session.next("draining").await;
+    assert_eq!(client.session.closed().await, 1012);
+    client.breaks_towards(second).await;
+    tokio::time::sleep(AWAY).await;
+    client.comes_back().await;
+    client.session.speak("b", SENTENCES[1]).await;
+    client.completion_of("b").await;
+    let events = client.all_events();
+    client.session.close().await;
+    assert!(pair.servers[0].ended().success());
+    events
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_two_servers_have_recorded_of_a_session_is_one_recording_in_their_store() {
+    let s3 = S3sFs::start();
+    let bucket = into(&s3.address);
+    let mut receiver = Receiver::start(0, 0);
+    let url = format!("http://127.0.0.1:{}/", receiver.port);
+    let mut settings = borrowed(&bucket);
+    settings.extend(webhooks::settings(&url));
+    let mut pair = Pair::start_with(&settings);
+    let events = is_recorded_at_both(&mut pair, "one").await;
+    let warning = events.iter().find(|event| event["type"] == "warning");
+    assert_eq!(warning, None);
+    // It is told of once, when it is whole.
+    let told = next_of(&mut receiver, "recording.stored");
+    let second = &pair.servers[1];
+    let sound = stored(second, "one").await;
+    let get = async |path: &str| {
+        let answer = client().get(format!("{}{path}", second.url)).send();
+        answer.await.unwrap().text().await.unwrap()
+    };
+    let list: Value = serde_json::from_str(&get("/recordings").await).unwrap();
+    let known = &list["recordings"][0];
+    assert_eq!(list["recordings"].as_array().unwrap().len(), 1, "{list}");
+    let whole = [&known["complete"], &known["size"], &known["continues"]];
+    assert_eq!(whole, [&json!(true), &json!(sound.len()), &Value::Null]);
+    assert_eq!(told["body"]["sha256"], known["sha256"], "{told} {known}");
+    let lines = get("/recording/one/transcript").await;
+    let lines = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap());
+    let lines: Vec<Value> = lines.collect();
+    let said = |kind: &str, id: &str| {
+        let line = lines
+            .iter()
+            .find(|line| line["type"] == kind && line["id"] == id);
+        line.unwrap_or_else(|| panic!("{kind} {id}: {lines:?}"))["at_ms"]
+            .as_u64()
+            .unwrap()
+    };
+    let places = [
+        said("begins", "a"),
+        said("said", "a"),
+        said("begins", "b"),
+        said("said", "b"),
+    ];
+    assert!(places.is_sorted(), "{places:?}");
+    let away = Duration::from_millis(places[2] - places[1]);
+    assert!(away >= AWAY, "{places:?}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("one.ogg");
+    std::fs::write(&file, &sound).unwrap();
+    let seconds = judged(&file);
+    assert!(
+        seconds * 1_000.0 >= places[3] as f64 - 20.0,
+        "{seconds} {places:?}"
+    );
+    // The second sentence is where the transcript has it.
+    let [_, played] = sides(&file);
+    let loud = |at: u64| {
+        let part = &played[at as usize * 48..][..48 * 400];
+        part.iter().any(|sample| sample.unsigned_abs() > 1_000)
+    };
+    assert!(loud(places[0]) && loud(places[2]), "{places:?}");
+    let between = (places[1] + 300) as usize * 48..(places[2] - 50) as usize * 48;
+    let noise = played[between]
+        .iter()
+        .map(|sample| sample.unsigned_abs())
+        .max();
+    assert!(noise < Some(200), "{noise:?}");
+    let heard = vivavoce(["transcribe".as_ref(), file.as_os_str()]);
+    let heard = stdout(&heard);
+    let meant = SENTENCES[..2].join(" ");
+    assert!(share_of_words(&meant, &heard) >= 0.8, "{heard}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_is_told_if_its_recording_is_in_two_folders() {
+    let mut pair = Pair::start();
+    let events = is_recorded_at_both(&mut pair, "two").await;
+    let [first, second] = &pair.servers;
+    let mut told = events.iter().filter(|event| event["type"] == "warning");
+    let warning = told.next().unwrap();
+    assert_eq!(warning["code"], "recording_divided", "{events:?}");
+    assert!(told.next().is_none(), "{events:?}");
+    stored(second, "two").await;
+    let [before, after] = [first, second].map(|server| known(server, "two"));
+    assert_eq!(before["goes_on"], true, "{before}");
+    assert_eq!(before["complete"], false, "{before}");
+    assert_eq!(after["continues"], before["started_at"], "{after}");
+    assert_eq!(after["complete"], true, "{after}");
+}
+
 #[tokio::test]
 async fn a_server_that_cannot_go_on_with_a_session_says_why() {
     let mut pair = Pair::start_with_first(&[("NULL_ENABLED", "true")]);
@@ -284,7 +407,7 @@ async fn a_server_that_cannot_go_on_with_a_session_says_why() {
 async fn sessions_that_have_to_stay_are_reached_through_the_other_server() {
     let mut pair = Pair::start();
     let [first, second] = &mut pair.servers;
-    let mut client = Stubborn::open(first, json!({"recording": true})).await;
+    let mut client = Stubborn::open(first, json!({"rtc": {"room_name": "stays"}})).await;
     client.session.speak("a", SENTENCES[0]).await;
     first.terminate();
     client.session.next("draining").await;

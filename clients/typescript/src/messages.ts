@@ -1066,7 +1066,8 @@ export type WarningCode =
   | "wrong_sample_rate"
   | "markup_as_text"
   | "nothing_to_say"
-  | "sound_lost";
+  | "sound_lost"
+  | "recording_divided";
 
 /** Something has been carried out, and probably not with the effect that was wanted. */
 export interface WarningMessage {

@@ -63,7 +63,7 @@ export interface CallMedia {
 export interface Recording {
   /** 1: input and output are mixed. 2: input on the left channel, output on the right. */
   channels: number;
-  /** False if the recording was cut off before its session ended. */
+  /** False if the recording was cut off before its session ended, or is a part that others are to follow. */
   complete: boolean;
   /** The duration of the audio, in milliseconds. */
   duration_ms: number;
@@ -77,11 +77,22 @@ export interface Recording {
   started_at: number;
   /** The session's name. */
   stream_id: string;
+  /** The `started_at` of the part at another server that this one follows, if they could not be joined. */
+  continues?: number | null;
   /**
    * The name of the audio file below the folder of its owner, if an egress of a room was asked to give it one.
    * Absent: it is beside this file.
    */
   file?: string | null;
+  /**
+   * Whether the session went on at another server: what is recorded there follows, and takes the place of this when
+   * both have been joined.
+   */
+  goes_on?: boolean;
+  /**
+   * When the last part of the audio began, Unix time in milliseconds, if it was joined of those of several servers.
+   */
+  last_part_at?: number | null;
   /**
    * Whether every authenticated caller may fetch it, because its session had no token while authentication was on.
    */

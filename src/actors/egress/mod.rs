@@ -236,6 +236,9 @@ impl EgressService {
             channels: 1,
             participants: identity.into_iter().map(participant).collect(),
             complete: false,
+            goes_on: false,
+            last_part_at: None,
+            continues: None,
             file,
         };
         let permit = self.0.quota.take(&owner.party())?;

@@ -32,6 +32,9 @@ fn metadata() -> Metadata {
         channels: 0,
         participants: Vec::new(),
         complete: false,
+        goes_on: false,
+        last_part_at: None,
+        continues: None,
         file: None,
     }
 }

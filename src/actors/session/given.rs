@@ -14,6 +14,7 @@ use super::SessionActor;
 use super::playback::{CutIds, Speak};
 use super::player::Player;
 use super::protocol::{ClientMessage, ServerMessage};
+use super::recording::FormerRecording;
 use super::usage::UsageSoFar;
 use crate::registry::resumes::ResumeToken;
 use crate::responder::{ConversationSoFar, GiveConversation};
@@ -47,6 +48,9 @@ pub struct Given {
     conversation: Option<ConversationSoFar>,
     /// A turn that it has not answered.
     unanswered: Option<String>,
+    /// What it has recorded.
+    #[serde(default)]
+    recording: Option<FormerRecording>,
 }
 
 /// The answer to a socket that has come for a session.
@@ -72,6 +76,8 @@ impl GivenSession {
     pub fn read(text: &str) -> Option<Self> {
         let read: Self = serde_json::from_str(text).ok()?;
         let is_one = read.r#type == KIND && read.format == FORMAT;
+        let recording = read.given.recording.as_ref();
+        let is_one = is_one && recording.is_none_or(FormerRecording::is_possible);
         (is_one && read.given.heard <= MOST_HEARD && read.sent.is_possible()).then_some(read)
     }
 
@@ -130,6 +136,7 @@ pub struct TakeOver {
 pub struct TakenOver {
     conversation: Option<ConversationSoFar>,
     unanswered: Option<String>,
+    pub(super) recording: Option<FormerRecording>,
 }
 
 /// A session on its way to another server.
@@ -231,6 +238,7 @@ impl SessionActor {
             cut_ids: cut_ids.unwrap_or_else(|| self.cut_ids.clone()),
             conversation: None,
             unanswered: None,
+            recording: None,
         })
     }
 
@@ -254,6 +262,7 @@ impl SessionActor {
             return false;
         };
         given.heard = self.listening.input.position();
+        given.recording = self.leave_recording();
         self.usage.goes_on_elsewhere();
         // A server that has gone meanwhile takes nothing, and its client cannot know of this one any more.
         let _gone = told.send(Some(given));
@@ -339,6 +348,7 @@ impl Handler<TakeOver> for SessionActor {
         self.taken_over = TakenOver {
             conversation: given.conversation,
             unanswered: given.unanswered,
+            recording: given.recording,
         };
         self.state.takes_over(given.configs);
         self.keep_token(token, &context.address());
@@ -353,7 +363,8 @@ mod tests {
     fn what_is_given_is_read_and_nothing_else_is() {
         let given = json!({"messages": [{"type": "config"}], "configs": 1, "heard": {"secs": 1, "nanos": 5},
             "usage": {"lasted": {"secs": 2, "nanos": 0}, "characters": 3}, "cut_ids": {"ids": [{"hash": u64::MAX, "goes_on": true}]},
-            "conversation": null, "unanswered": null});
+            "conversation": null, "unanswered": null,
+            "recording": {"started_at": 5, "ended_at": 7, "recorded": {"secs": 0, "nanos": 2}, "paused": false, "store": null}});
         let sent = json!({"seq": 2, "forgotten": 0, "sound_before": 4, "sent": [{"event": {"seq": 2, "text": "{}"}}]});
         let message = |format: u32| {
             json!({"type": KIND, "format": format, "given": given, "sent": sent}).to_string()
@@ -366,6 +377,8 @@ mod tests {
         let again = GivenSession::read(&read.to_json()).unwrap();
         assert_eq!(again.to_json(), read.to_json());
         assert!(GivenSession::read(&message(FORMAT + 1)).is_none());
+        let impossible = message(FORMAT).replace("\"ended_at\":7", "\"ended_at\":4");
+        assert!(GivenSession::read(&impossible).is_none());
         assert!(GivenSession::read(r#"{"type": "ready", "seq": 1}"#).is_none());
     }
 }

@@ -291,6 +291,8 @@ pub struct SessionActor {
     recording: Option<Recording>,
     /// What is still to be said about it.
     announcement: Option<String>,
+    /// Whether the client is still to be told that the first part of the recording is elsewhere.
+    divided: bool,
     /// The recording that the room's provider makes.
     egress: Option<Egress>,
     membership: Option<RoomMembership>,
@@ -385,6 +387,7 @@ pub fn open(
             resume_tokens: VecDeque::new(),
             recording: None,
             announcement: None,
+            divided: false,
             egress: None,
             membership: None,
             membership_lock: room::MembershipLock::default(),
@@ -754,7 +757,7 @@ impl SessionActor {
             self.usage.asks(&stream_id);
             self.trace.is_called(stream_id.as_str());
         }
-        let begin = self.begin_recording(&stream_id, &wanted);
+        let begin = self.begin_recording(config, &stream_id, &wanted);
         let begin_egress = self.begin_egress(&stream_id, &wanted);
         let enter = self.enter_room(&wanted);
         let register = self.name.is_none().then(|| Register {

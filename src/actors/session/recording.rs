@@ -1,13 +1,15 @@
 //! The recording of a session: its journal begins with the config that asks for it, its recorder starts when that config
 //! is in force, and it ends with the session or with a config that asks for none.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use actix::prelude::*;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::error_codes::Refusal;
 use super::playback::Speak;
-use super::protocol::{ErrorCode, ServerMessage, SessionParams, StreamId};
+use super::protocol::{ErrorCode, ServerMessage, SessionParams, StreamId, WarningCode};
 use super::{Player, SessionActor};
 use crate::recorder::{RecorderActor, StopRecording, Tap};
 use crate::start_in_span;
@@ -18,15 +20,61 @@ use vivavoce_recordings::egress::{self, Egress};
 use vivavoce_recordings::journal::Journal;
 use vivavoce_recordings::{BeginError, Metadata, Participant};
 
+/// Where a recording that is divided stays so.
+const DIVIDED: &str = "what was recorded so far stays at the former server, as an incomplete recording: this server does not \
+                       have its store (recording.backend s3 keeps one recording)";
 /// The `id` of the utterance that says that a recording begins.
 const ANNOUNCEMENT: &str = "recording_announcement";
+
+/// The last millisecond of the year 9999.
+const MAX_UNIX_MS: u64 = 253_402_300_799_999;
+/// A recorder begins at most so long before its first sound: it holds 30 s. What is longer is added when parts are joined.
+const MAX_MISSED: Duration = Duration::from_secs(20);
 
 /// A recording in progress.
 pub(super) struct Recording {
     pub(super) tap: Tap,
     actor: Addr<RecorderActor>,
+    /// When it began, Unix time in milliseconds.
+    began_at: u64,
+    /// How much other servers have recorded.
+    before: Duration,
     /// Whether the input is not recorded while keys are pressed.
     hides_keys: bool,
+}
+
+/// The part of a recording that another server has.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FormerRecording {
+    /// When its last part began and ended, Unix time in milliseconds.
+    started_at: u64,
+    ended_at: u64,
+    /// How much there is of it in all.
+    recorded: Duration,
+    paused: bool,
+    /// By what the servers that have its store know that.
+    store: Option<String>,
+}
+
+impl FormerRecording {
+    /// Whether there can be one: a date has four digits in a header.
+    pub const fn is_possible(&self) -> bool {
+        self.started_at <= self.ended_at
+            && self.ended_at <= MAX_UNIX_MS
+            && self.recorded.as_millis() <= MAX_UNIX_MS as u128
+    }
+
+    /// How long it is over, as far as the recorder goes back.
+    fn since(&self, now: u64) -> Duration {
+        let over = now.saturating_sub(self.ended_at);
+        Duration::from_millis(over).min(MAX_MISSED)
+    }
+}
+
+/// Unix time in milliseconds.
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| now.as_millis() as u64)
 }
 
 impl Drop for Recording {
@@ -38,14 +86,27 @@ impl Drop for Recording {
 impl SessionActor {
     /// Begins the journal that a config asks for, unless the session is being recorded.
     pub(super) fn begin_recording(
-        &self,
+        &mut self,
+        config: u64,
         stream_id: &StreamId,
         wanted: &SessionParams,
     ) -> impl Future<Output = Result<Option<Journal>, Refusal>> + use<> {
         let begins = wanted.records() && self.recording.is_none();
+        let is_taken_over = self.state.is_taken_over(config);
+        let former = self
+            .taken_over
+            .recording
+            .clone()
+            .filter(|_| begins && is_taken_over);
+        // One that had failed at the other server does not begin anew here.
+        let begins = begins && (former.is_some() || !is_taken_over);
         let recordings = self.services.recordings.clone();
         let (quota, party) = (self.services.quotas.recordings.clone(), self.access.party());
-        let metadata = begins.then(|| self.metadata(stream_id, wanted));
+        let mut metadata = begins.then(|| self.metadata(stream_id, wanted));
+        if let (Some(metadata), Some(former)) = (&mut metadata, &former) {
+            metadata.started_at -= former.since(metadata.started_at).as_millis() as u64;
+            metadata.continues = Some(former.started_at);
+        }
         async move {
             let Some(metadata) = metadata else {
                 return Ok(None);
@@ -56,7 +117,14 @@ impl SessionActor {
             };
             let refused = |error: Refused| Refusal::new(ErrorCode::Overloaded, error.to_string());
             let permit = quota.take(&party).map_err(refused)?;
-            let begun = recordings.begin(metadata).await;
+            let identity = recordings.identity().await;
+            let begun = match &former {
+                Some(former) => {
+                    let joins = identity.is_some() && identity == former.store.as_deref();
+                    recordings.begin_part(metadata, joins).await
+                }
+                None => recordings.begin(metadata).await,
+            };
             begun
                 .map(|journal| Some(journal.counted(permit)))
                 .map_err(|error| {
@@ -134,7 +202,6 @@ impl SessionActor {
             identity: identity.to_owned(),
             provider: provider.cloned(),
         };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
         Metadata {
             stream_id: stream_id.as_str().to_owned(),
             tenant: self
@@ -142,7 +209,7 @@ impl SessionActor {
                 .tenant()
                 .map(|tenant| tenant.as_str().to_owned()),
             public: self.access.is_public(),
-            started_at: now.map_or(0, |now| now.as_millis() as u64),
+            started_at: now(),
             duration_ms: 0,
             size: 0,
             sha256: String::new(),
@@ -152,6 +219,9 @@ impl SessionActor {
                 participant("agent", wanted.tts.as_ref().map(|tts| &tts.provider)),
             ],
             complete: false,
+            goes_on: false,
+            last_part_at: None,
+            continues: None,
             file: None,
         }
     }
@@ -175,9 +245,20 @@ impl SessionActor {
         let settings = recordings.settings();
         let tenant = self.access.tenant();
         let rules = recordings.rules(tenant.map(TenantId::as_str)).clone();
+        let began_at = journal.metadata().started_at;
+        let former = self.taken_over.recording.take();
+        let missed = former.as_ref().map(|former| former.since(now()));
         let tap = self.listening.input.record(|since| {
+            let since = missed
+                .and_then(|missed| Instant::now().checked_sub(missed))
+                .unwrap_or(since);
             Tap::new(heard, played, settings.channels, since).redacting(rules.redaction)
         });
+        if former.as_ref().is_some_and(|former| former.paused) {
+            tap.pause(true);
+        }
+        let before = former.map_or(Duration::ZERO, |former| former.recorded);
+        self.divided = journal.stays_apart();
         let report = context.address().recipient();
         let work = self.work.clone();
         let recorder = RecorderActor::new(tap.clone(), journal, settings, work, report);
@@ -185,14 +266,39 @@ impl SessionActor {
         self.recording = Some(Recording {
             tap: tap.clone(),
             actor,
+            began_at,
+            before,
             hides_keys: rules.hides_keys,
         });
         self.tap(Some(&tap));
         self.announcement = rules.announcement.filter(|_| announces);
     }
 
-    /// Says that the recording has begun, where that is to be said.
+    /// Ends the recording here, as the session goes on at another server; what that has to know.
+    pub(super) fn leave_recording(&self) -> Option<FormerRecording> {
+        let recording = self.recording.as_ref()?;
+        let recorded = recording.before + recording.tap.leave();
+        let recordings = self.services.recordings.as_ref();
+        let store = recordings.and_then(|recordings| recordings.known_identity());
+        Some(FormerRecording {
+            started_at: recording.began_at,
+            ended_at: now().max(recording.began_at),
+            recorded,
+            paused: recording.tap.is_paused(),
+            store: store.map(str::to_owned),
+        })
+    }
+
+    /// Says that the recording has begun, where that is to be said, or that its first part stays elsewhere.
     pub(super) fn announce_recording(&mut self) {
+        if std::mem::take(&mut self.divided) {
+            self.tell(&ServerMessage::Warning {
+                message: DIVIDED.to_owned(),
+                code: WarningCode::RecordingDivided,
+                in_reply_to: None,
+                id: None,
+            });
+        }
         if let Some(text) = self.announcement.take() {
             self.queue_speech(Speak {
                 text,
@@ -217,7 +323,7 @@ impl SessionActor {
         let Some(recording) = &self.recording else {
             return;
         };
-        let position = recording.tap.pause(paused);
+        let position = recording.before + recording.tap.pause(paused);
         let state = if paused { "paused" } else { "recording" };
         tracing::info!(state, "a recording is paused or goes on");
         self.tell(&ServerMessage::RecordingState {

@@ -7,13 +7,13 @@ use crate::format::{Channels, SampleRate};
 use crate::opus::FRAME;
 
 /// A packet of 20 ms of silence (RFC 6716, section 3.1: CELT, full band, one frame), accepted by all decoders.
-const SILENCE: [u8; 3] = [0xF8, 0xFF, 0xFE];
+pub(super) const SILENCE: [u8; 3] = [0xF8, 0xFF, 0xFE];
 /// Its duration in frames at 48 kHz.
-const SILENCE_FRAMES: u64 = 960;
+pub(super) const SILENCE_FRAMES: u64 = 960;
 /// The maximum size of a page (RFC 3533, section 6).
 const MAX_PAGE: usize = HEADER + 255 + 255 * 255;
 /// Pages without audio: identification and comments.
-const HEADER_PAGES: u32 = 2;
+pub(super) const HEADER_PAGES: u32 = 2;
 
 /// The result of a repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl Truncate for io::Cursor<Vec<u8>> {
 }
 
 /// The next page, if it is complete and intact.
-fn whole_page(reader: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
+pub(super) fn whole_page(reader: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut page = Vec::new();
     if !read_more(reader, &mut page, HEADER)? || !page.starts_with(CAPTURE) {
         return Ok(None);
@@ -139,7 +139,7 @@ fn read_more(reader: &mut impl Read, page: &mut Vec<u8>, more: usize) -> io::Res
     Ok(read == more)
 }
 
-fn seal(page: &mut [u8]) {
+pub(super) fn seal(page: &mut [u8]) {
     if let Some(field) = page.get_mut(CRC_AT) {
         field.fill(0);
     }
@@ -155,7 +155,7 @@ fn body(page: &[u8]) -> Option<&[u8]> {
     body.starts_with(OpusHead::MAGIC).then_some(body)
 }
 
-fn granule(page: &[u8]) -> u64 {
+pub(super) fn granule(page: &[u8]) -> u64 {
     let field = page.get(6..14).and_then(|bytes| bytes.try_into().ok());
     field.map_or(0, u64::from_le_bytes)
 }

@@ -239,6 +239,7 @@ async fn keep_and_remove(
         sha256: Sha256::digest(CONTENT).into(),
         content_type: "text/plain",
         progress: &folder.path().join("progress"),
+        replaces: None,
     };
     let kept = store.put(&key, stored).await;
     kept.map_err(|error| format!("cannot keep: {error}"))?;

@@ -14,6 +14,8 @@ use futures_util::stream::{self, StreamExt};
 use vivavoce_core::hash::sha256;
 use vivavoce_seams::{ByteStream, Listing, ObjectInfo, RecordingStore, StoreError, StoredFile};
 
+/// Names the store among the folders of all servers; a listing leaves it out.
+const IDENTITY: &str = ".store";
 /// Bytes that are read at once.
 const PIECE: usize = 64 * 1024;
 
@@ -47,6 +49,11 @@ impl RecordingStore for FileStore {
         "file"
     }
 
+    async fn identity(&self) -> Result<String, StoreError> {
+        let root = self.root.clone();
+        blocking(move || Ok(identity(&root)?)).await
+    }
+
     async fn head(&self, key: &str) -> Result<ObjectInfo, StoreError> {
         let path = self.path(key)?;
         blocking(move || Ok(known(&fs::metadata(path)?))).await
@@ -75,7 +82,7 @@ impl RecordingStore for FileStore {
 
     async fn put(&self, key: &str, file: StoredFile<'_>) -> Result<ObjectInfo, StoreError> {
         let path = self.path(key)?;
-        let (source, hash) = (file.path.to_owned(), file.sha256);
+        let (source, hash, former) = (file.path.to_owned(), file.sha256, file.replaces);
         blocking(move || {
             let folder = path.parent().unwrap_or(Path::new("."));
             DirBuilder::new()
@@ -84,7 +91,10 @@ impl RecordingStore for FileStore {
                 .create(folder)?;
             match keep(&source, &path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    if sha256(&mut File::open(&path)?)? != hash {
+                    let there = sha256(&mut File::open(&path)?)?;
+                    if Some(there) == former {
+                        replace(&source, &path)?;
+                    } else if there != hash {
                         return Err(StoreError::Exists);
                     }
                 }
@@ -164,15 +174,7 @@ fn keep(source: &Path, path: &Path) -> io::Result<()> {
             ) => {}
         linked => return linked,
     }
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".part");
-    let part = path.with_file_name(name);
-    let copied = fs::copy(source, &part).and_then(|_| File::open(&part)?.sync_all());
-    if let Err(error) = copied {
-        // A full disk is left as it was.
-        let _ = fs::remove_file(part);
-        return Err(error);
-    }
+    let part = copied(source, path)?;
     // Where there are no links there is no way to replace nothing but to look first.
     let kept = match fs::hard_link(&part, path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -186,6 +188,51 @@ fn keep(source: &Path, path: &Path) -> io::Result<()> {
     };
     fs::remove_file(part)?;
     kept
+}
+
+/// Puts a file where there is another.
+fn replace(source: &Path, path: &Path) -> io::Result<()> {
+    fs::rename(copied(source, path)?, path)
+}
+
+/// A copy of a file beside the place where it is to be.
+fn copied(source: &Path, path: &Path) -> io::Result<PathBuf> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".part");
+    let part = path.with_file_name(name);
+    let copied = fs::copy(source, &part).and_then(|_| File::open(&part)?.sync_all());
+    if let Err(error) = copied {
+        // A full disk is left as it was.
+        let _ = fs::remove_file(part);
+        return Err(error);
+    }
+    Ok(part)
+}
+
+/// What is written in the folder, once somebody has asked.
+fn identity(root: &Path) -> io::Result<String> {
+    let path = root.join(IDENTITY);
+    match read_identity(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        read => return read,
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(root)?;
+    let name = format!("{:032x}", fastrand::u128(..));
+    let own = root.join(format!("{IDENTITY}-{name}"));
+    fs::write(&own, name)?;
+    // Of two servers that are asked at once, one names it.
+    let named = fs::hard_link(&own, &path);
+    fs::remove_file(own)?;
+    match named {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => read_identity(&path),
+    }
+}
+
+fn read_identity(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(64).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 fn known(file: &fs::Metadata) -> ObjectInfo {
@@ -222,6 +269,16 @@ mod tests {
         key: &str,
         bytes: &[u8],
     ) -> Result<ObjectInfo, StoreError> {
+        put_over(store, folder, key, bytes, None).await
+    }
+
+    async fn put_over(
+        store: &FileStore,
+        folder: &Path,
+        key: &str,
+        bytes: &[u8],
+        replaces: Option<[u8; 32]>,
+    ) -> Result<ObjectInfo, StoreError> {
         let path = folder.join("source");
         fs::write(&path, bytes).unwrap();
         let file = StoredFile {
@@ -230,6 +287,7 @@ mod tests {
             sha256: sha256(&mut &bytes[..]).unwrap(),
             content_type: "audio/ogg",
             progress: &folder.join("progress"),
+            replaces,
         };
         let outcome = store.put(key, file).await;
         fs::remove_file(path).unwrap();
@@ -255,6 +313,14 @@ mod tests {
         assert!(put(&store, folder.path(), "r/a/x", &long).await.is_ok());
         let other = put(&store, folder.path(), "r/a/x", b"other").await;
         assert!(matches!(other, Err(StoreError::Exists)), "{other:?}");
+        let replaces = |bytes: &[u8]| Some(sha256(&mut &bytes[..]).unwrap());
+        let other = put_over(&store, folder.path(), "r/b/x", b"other", replaces(b"what")).await;
+        assert!(matches!(other, Err(StoreError::Exists)), "{other:?}");
+        for _ in 0..2 {
+            let kept = put_over(&store, folder.path(), "r/b/x", b"other", replaces(&long)).await;
+            assert_eq!(kept.unwrap().size, 5);
+        }
+        assert_eq!(read(&store, "r/b/x", None).await, b"other");
         assert_eq!(read(&store, "r/a/x", None).await, long);
         assert_eq!(
             read(&store, "r/a/x", Some(65_530..65_540)).await,
@@ -280,5 +346,28 @@ mod tests {
                 "{key}"
             );
         }
+    }
+
+    #[tokio::test]
+    async fn all_who_have_the_folder_know_it_by_one_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("data");
+        let asked = (0..8).map(|_| {
+            let store = FileStore::new(root.clone());
+            tokio::spawn(async move { store.identity().await.unwrap() })
+        });
+        let asked: Vec<_> = asked.collect();
+        let other = FileStore::new(folder.path().join("other"));
+        let other = other.identity().await.unwrap();
+        let mut names = std::collections::HashSet::new();
+        for asked in asked {
+            names.insert(asked.await.unwrap());
+        }
+        assert_eq!(names.len(), 1);
+        assert!(!names.contains(&other) && other.len() == 32);
+        let listed = FileStore::new(folder.path().to_owned())
+            .list("data", None, 9)
+            .await;
+        assert_eq!(listed.unwrap(), Listing::default());
     }
 }

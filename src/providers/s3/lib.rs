@@ -175,6 +175,11 @@ impl RecordingStore for S3Store {
         SLUG
     }
 
+    async fn identity(&self) -> Result<String, StoreError> {
+        // Servers may reach it at different addresses.
+        Ok(self.bucket.clone())
+    }
+
     async fn head(&self, key: &str) -> Result<ObjectInfo, StoreError> {
         let asked = self
             .client
@@ -225,6 +230,7 @@ impl RecordingStore for S3Store {
 
     async fn put(&self, key: &str, file: StoredFile<'_>) -> Result<ObjectInfo, StoreError> {
         match self.head(key).await {
+            Ok(there) if file.replaces.is_some() && there.sha256 == file.replaces => {}
             Ok(there) => return same(there, &file),
             Err(StoreError::NotFound) => {}
             Err(error) => return Err(error),

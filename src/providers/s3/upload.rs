@@ -63,7 +63,7 @@ impl S3Store {
         let body = read(file.path, 0, file.size).await?;
         let request = self.client.put_object().bucket(&self.bucket).key(key);
         let request = request
-            .if_none_match("*")
+            .set_if_none_match(only_new(file))
             .content_type(file.content_type)
             .metadata(SHA256, hex(&file.sha256))
             .checksum_sha256(STANDARD.encode(file.sha256))
@@ -102,7 +102,7 @@ impl S3Store {
                 .checksum_sha256(checksum);
             parts.push(part.set_e_tag(e_tag).build());
         }
-        self.complete(&progress, parts).await
+        self.complete(&progress, file, parts).await
     }
 
     /// An upload that was begun, with the parts that the store has of it; none where it has forgotten about it.
@@ -196,6 +196,7 @@ impl S3Store {
     async fn complete(
         &self,
         progress: &Progress,
+        file: StoredFile<'_>,
         parts: Vec<CompletedPart>,
     ) -> Result<(), StoreError> {
         let parts = CompletedMultipartUpload::builder()
@@ -206,7 +207,8 @@ impl S3Store {
             .bucket(&self.bucket)
             .key(&progress.key)
             .upload_id(&progress.upload_id);
-        let sent = request.if_none_match("*").multipart_upload(parts).send();
+        let request = request.set_if_none_match(only_new(file));
+        let sent = request.multipart_upload(parts).send();
         let done = sent.await.map_err(|error| lost(&error));
         if matches!(done, Err(StoreError::Exists)) {
             // Its parts would be paid for as long as they lie there.
@@ -218,6 +220,11 @@ impl S3Store {
         }
         done.map(drop)
     }
+}
+
+/// The condition that nothing is under the key, unless it was looked at and is to be replaced.
+fn only_new(file: StoredFile<'_>) -> Option<String> {
+    file.replaces.is_none().then(|| "*".to_owned())
 }
 
 /// An upload that the store has forgotten meanwhile is begun anew by the next attempt.

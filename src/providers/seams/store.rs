@@ -16,6 +16,9 @@ pub trait RecordingStore: Send + Sync {
     /// Its name in `recording.backend` and in events.
     fn slug(&self) -> &'static str;
 
+    /// By what others that use the same store know it: two servers for which it is the same find each other's objects.
+    async fn identity(&self) -> Result<String, StoreError>;
+
     /// What is known of an object.
     async fn head(&self, key: &str) -> Result<ObjectInfo, StoreError>;
 
@@ -25,7 +28,7 @@ pub trait RecordingStore: Send + Sync {
 
     /// Keeps a file, and returns when the store has it for good. Nothing is overwritten: where the key is taken, the
     /// same content counts as kept (somebody died between keeping and saying so), and other content is
-    /// [`StoreError::Exists`]. An object is there entirely or not at all.
+    /// [`StoreError::Exists`], unless it is what the file [replaces](StoredFile::replaces). An object is there entirely or not at all.
     async fn put(&self, key: &str, file: StoredFile<'_>) -> Result<ObjectInfo, StoreError>;
 
     /// Removes an object; one that is not there counts as removed.
@@ -55,6 +58,8 @@ pub struct StoredFile<'a> {
     /// A file of the store's own, in which it notes how far it has got, so that another attempt, also of another
     /// process, goes on from there. Whoever gave it removes it.
     pub progress: &'a Path,
+    /// The SHA-256 of what may be under the key and is replaced.
+    pub replaces: Option<[u8; 32]>,
 }
 
 /// What is known of an object.

@@ -1473,6 +1473,7 @@ WarningCode: TypeAlias = Literal[
     "markup_as_text",
     "nothing_to_say",
     "sound_lost",
+    "recording_divided",
 ]
 """`warning.code`."""
 

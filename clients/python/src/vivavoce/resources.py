@@ -101,7 +101,7 @@ class Recording(TypedDict):
     """1: input and output are mixed. 2: input on the left channel, output on the right."""
 
     complete: bool
-    """False if the recording was cut off before its session ended."""
+    """False if the recording was cut off before its session ended, or is a part that others are to follow."""
 
     duration_ms: int
     """The duration of the audio, in milliseconds."""
@@ -121,10 +121,25 @@ class Recording(TypedDict):
     stream_id: str
     """The session's name."""
 
+    continues: NotRequired[int | None]
+    """The `started_at` of the part at another server that this one follows, if they could not be joined."""
+
     file: NotRequired[str | None]
     """
     The name of the audio file below the folder of its owner, if an egress of a room was asked to give it one.
     Absent: it is beside this file.
+    """
+
+    goes_on: NotRequired[bool]
+    """
+    Whether the session went on at another server: what is recorded there follows, and takes the place of this
+    when both have been joined.
+    """
+
+    last_part_at: NotRequired[int | None]
+    """
+    When the last part of the audio began, Unix time in milliseconds, if it was joined of those of several
+    servers.
     """
 
     public: NotRequired[bool]

@@ -542,6 +542,8 @@ pub enum WarningCode {
     NothingToSay,
     /// Speech that a client has missed is not kept any more.
     SoundLost,
+    /// What was recorded before the session went on at this server is another recording.
+    RecordingDivided,
 }
 
 /// How a warm transfer is.

@@ -303,7 +303,7 @@ fn said(mut said: Vec<ByteString>, text: Option<ByteString>) -> Option<Vec<ByteS
 
 /// Whether a session like this can go on at another server: its client comes back, and nothing of it has to stay where it is.
 fn may_go_on_elsewhere(params: &SessionParams) -> bool {
-    params.resume && params.rtc.is_none() && !params.records()
+    params.resume && params.rtc.is_none()
 }
 
 /// A session joins its room with its first config, and stays in it as who it is.

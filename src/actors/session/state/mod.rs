@@ -207,6 +207,11 @@ impl Session {
         self.taken_over = Some(configs);
     }
 
+    /// Whether a config is one that the session had at another server.
+    pub fn is_taken_over(&self, config: u64) -> bool {
+        self.taken_over.is_some_and(|last| config <= last)
+    }
+
     /// The messages that make another session what this one is; `None` where it cannot go on elsewhere.
     pub fn may_be_given(&self) -> Option<Vec<Value>> {
         if self.ending.has_begun() {
@@ -392,7 +397,7 @@ impl Session {
         self.effects.push(Effect::Discard { config });
         let refusal = ServerMessage::refusal(refusal.code, refusal.message);
         self.tell(refusal.answering(&Origin::of(message)));
-        if self.taken_over.is_some_and(|last| config <= last) {
+        if self.is_taken_over(config) {
             self.ending.close();
             let reason = "this server cannot go on with the session";
             self.effects.push(Effect::Close { code: 1011, reason });
