@@ -2,11 +2,20 @@
 //! install it, against a running server. Each runs the parts that take seconds; all of them with `--long`.
 
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::auth::HOUSE;
+use crate::examples::{in_repository, installed};
 use crate::harness::*;
+use crate::session::replicas::Pair;
+use crate::session::resume::metric;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const KEY: &str = "devkey";
@@ -132,4 +141,96 @@ async fn a_plugin_passes_its_tests() {
             _ => pipecat_plugin().await,
         }
     }
+}
+
+/// Lets connections through to one of two servers, as a load balancer does: to the second from [`Door::turn`] on.
+struct Door {
+    port: u16,
+    turned: Arc<AtomicBool>,
+    _carrier: AbortOnDropHandle<()>,
+}
+
+impl Door {
+    async fn to(servers: &[Server; 2]) -> Self {
+        let addresses = servers.each_ref().map(|server| {
+            let (_, address) = server.url.split_once("//").unwrap();
+            address.to_owned()
+        });
+        let front = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = front.local_addr().unwrap().port();
+        let turned = Arc::new(AtomicBool::new(false));
+        let is_turned = Arc::clone(&turned);
+        let carrier = tokio::spawn(async move {
+            loop {
+                let (mut client, _) = front.accept().await.unwrap();
+                let to = &addresses[usize::from(is_turned.load(SeqCst))];
+                let mut server = TcpStream::connect(to).await.unwrap();
+                tokio::spawn(async move {
+                    // Ends when both sides have closed.
+                    let _ended = copy_bidirectional(&mut client, &mut server).await;
+                });
+            }
+        });
+        Self {
+            port,
+            turned,
+            _carrier: AbortOnDropHandle::new(carrier),
+        }
+    }
+}
+
+/// Each says three sentences while the server is told to stop, and knows of no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_of_the_libraries_go_on_at_another_server() {
+    let mut pair = Pair::start();
+    let door = Door::to(&pair.servers).await;
+    let url = format!("http://127.0.0.1:{}", door.port);
+    let folder = tempfile::tempdir().unwrap();
+    let script = in_repository("tests/clients/typescript/move.mjs");
+    std::fs::copy(script, folder.path().join("move.mjs")).unwrap();
+    let modules = installed(".clients/client-typescript/node_modules");
+    std::os::unix::fs::symlink(modules, folder.path().join("node_modules")).unwrap();
+    let programs = [
+        (
+            installed(".clients/client-python/bin/python"),
+            in_repository("tests/clients/move.py"),
+        ),
+        (which("node"), folder.path().join("move.mjs")),
+    ];
+    let mut running = Vec::new();
+    for (program, script) in &programs {
+        let mut child = Command::new(program)
+            .arg(script)
+            .arg(&url)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(
+            lines.next_line().await.unwrap().as_deref(),
+            Some("speaking")
+        );
+        running.push((child, lines));
+    }
+    door.turned.store(true, SeqCst);
+    pair.servers[0].terminate();
+    for (mut child, mut lines) in running {
+        let line = lines.next_line().await.unwrap().unwrap_or_default();
+        assert!(child.wait().await.unwrap().success(), "{line}");
+        let said: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(
+            said["ends"],
+            json!(["complete", "complete", "complete"]),
+            "{said}"
+        );
+        assert_eq!(said["resumed"], 1, "{said}");
+        let [sound, played] = ["sound_ms", "played_ms"].map(|field| said[field].as_f64().unwrap());
+        assert!((sound - played).abs() < 100.0, "{said}");
+    }
+    let [first, second] = &mut pair.servers;
+    assert!(first.ended().success());
+    let taken = "vivavoce_sessions_taken_over_total";
+    assert_eq!(metric(second, taken).await, format!("{taken} 2"));
 }

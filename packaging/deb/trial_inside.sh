@@ -28,12 +28,28 @@ speaks() { # speaks MODEL
     curl -sS --max-time 30 -o /tmp/said.wav -w '%{http_code} %{size_download} bytes\n' "$url/speak" -H 'content-type: application/json' \
         -d "{\"text\": \"The package works.\", \"tts_config\": {\"provider\": \"local\", \"model\": \"$1\", \"audio_format\": \"wav\"}}"
 }
+recorded() { # recorded NAME SECONDS: it is stored, whole, as long as that at least, and nearly all of it is speech
+    until_ 20 sh -c "curl -fsS $url/recordings | grep -q '\"$1\"'"
+    curl -fsS "$url/recordings" | python3 -c '
+import json, sys
+name, seconds = sys.argv[1], float(sys.argv[2])
+known = next(one for one in json.load(sys.stdin)["recordings"] if one["stream_id"] == name)
+print("recorded:", known["duration_ms"], "ms, complete:", known["complete"])
+sys.exit(not (known["complete"] and known["duration_ms"] >= seconds * 1000))' "$1" "$2" || fail "the recording $1 is not whole"
+    runuser -u vivavoce -- env DATA_DIR=/var/lib/vivavoce vivavoce recordings verify "$1" || fail "the recording $1 is broken"
+    said=$(curl -fsS "$url/recording/$1/transcript" | grep -c '"said"')
+    echo "sentences in its transcript: $said"
+    [ "$said" -ge 2 ] || fail "the recording $1 lacks what was said"
+}
 pid_of() {
     systemctl show -p MainPID --value "$1"
 }
 export DEBIAN_FRONTEND=noninteractive
 
 step "install"
+install -d /etc/vivavoce
+# A recogniser that hears nothing, for sessions that only talk.
+echo NULL_ENABLED=true >/etc/vivavoce/environment
 dpkg -i /trial/old.deb
 systemctl is-active vivavoce.service
 systemctl is-enabled vivavoce.service
@@ -57,7 +73,7 @@ said=$(speaks espeak-ng)
 echo "espeak-ng: $said"
 case "$said" in 200*) ;; *) fail "espeak-ng does not speak" ;; esac
 if [ -d /models ]; then
-    echo MODELS_PATH=/models >/etc/vivavoce/environment
+    echo MODELS_PATH=/models >>/etc/vivavoce/environment
     chmod 600 /etc/vivavoce/environment
     systemctl restart vivavoce.service
     until_ 20 healthy
@@ -87,10 +103,10 @@ grep -x 'limits.sessions: 77' /etc/vivavoce/vivavoce.yaml
 until_ 20 healthy
 dpkg-query -W vivavoce
 
-step "from the plain service to instances that replace each other, while somebody talks"
-python3 /trial/trial_session.py >/tmp/session 2>&1 &
+step "from the plain service to instances that replace each other, while somebody talks and is recorded"
+python3 /trial/trial_session.py plain >/tmp/session 2>&1 &
 session=$!
-until_ 10 grep -q ready /tmp/session
+until_ 10 grep -q tts_playback_complete /tmp/session
 /usr/lib/vivavoce/handover
 systemctl is-active vivavoce@a.service
 until_ 10 grep -q draining /tmp/session
@@ -98,15 +114,17 @@ kill -0 "$session" || fail "the session was cut"
 if /usr/lib/vivavoce/handover; then
     fail "a third server was started while the first one has work"
 fi
+sleep 2
 kill "$session"
 until_ 20 sh -c '! systemctl is-active --quiet vivavoce.service'
+recorded plain 4
 systemctl is-enabled vivavoce@a.service
 [ "$(systemctl show -p Result --value vivavoce.service)" = success ] || fail "the former server did not end well"
 
-step "upgrade of an instance: handed over, nobody is cut off"
-python3 /trial/trial_session.py >/tmp/session 2>&1 &
+step "upgrade of an instance: handed over, nobody is cut off, a recording goes on"
+python3 /trial/trial_session.py instance >/tmp/session 2>&1 &
 session=$!
-until_ 10 grep -q ready /tmp/session
+until_ 10 grep -q tts_playback_complete /tmp/session
 dpkg -i /trial/old.deb
 systemctl is-active vivavoce@b.service
 healthy
@@ -117,6 +135,7 @@ tr '\n' ' ' </tmp/session
 echo
 kill "$session"
 until_ 20 sh -c '! systemctl is-active --quiet vivavoce@a.service'
+recorded instance 4
 [ "$(systemctl show -p Result --value vivavoce@a.service)" = success ] || fail "the former instance did not end well"
 systemctl is-enabled vivavoce@b.service
 [ "$(systemctl is-enabled vivavoce.service)" = disabled ] || fail "two servers would start with the machine"
@@ -156,7 +175,8 @@ if find /etc/systemd/system | grep vivavoce; then
 fi
 [ ! -e /etc/vivavoce ] || fail "settings are left: $(ls /etc/vivavoce)"
 find /var/lib/vivavoce
-[ "$(find /var/lib/vivavoce -type f)" = /var/lib/vivavoce/recordings/kept/audio.ogg ] || fail "the purge left or took too much"
+others=$(find /var/lib/vivavoce -type f ! -path '*/recordings/*')
+[ -z "$others" ] && [ -e /var/lib/vivavoce/recordings/kept/audio.ogg ] && [ -e /var/lib/vivavoce/recordings/plain/audio.ogg ] || fail "the purge left or took too much"
 if systemctl list-unit-files --no-legend 'vivavoce*' | grep .; then
     fail "units are left"
 fi

@@ -1,4 +1,5 @@
-"""A session that stays open, for the trial of a package: prints what it is told, one message a line."""
+"""A session that is recorded and talks on, for the trial of a package: trial_session.py NAME prints what it is told, one
+message a line."""
 
 import base64
 import json
@@ -26,7 +27,13 @@ def send(text: str) -> None:
     server.sendall(head + mask + payload)
 
 
-send(json.dumps({"type": "config", "audio": False, "stream_id": "trial"}))
+def say() -> None:
+    send(json.dumps({"type": "speak", "text": "One two three four five."}))
+
+
+voice = {"provider": "local", "model": "espeak-ng"}
+config = {"stream_id": sys.argv[1], "recording": True, "stt_config": {"provider": "null"}, "tts_config": voice}
+send(json.dumps({"type": "config"} | config))
 while True:
     head = stream.read(2)
     if len(head) < 2:
@@ -45,4 +52,7 @@ while True:
         mask = os.urandom(4)
         server.sendall(bytes([0x8A, 0x80 | length]) + mask + bytes(b ^ mask[i % 4] for i, b in enumerate(payload)))
     elif kind == 1:
-        print(json.loads(payload)["type"], flush=True)
+        told = json.loads(payload)["type"]
+        print(told, flush=True)
+        if told in ("ready", "tts_playback_complete"):
+            say()

@@ -63,9 +63,9 @@ pub use settings::{
 use settings::{Check, Reader};
 use value::SettingValue;
 pub use value::{
-    ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, MediaEncryption, Networks,
-    OptionalPort, Percent, PortRange, RecordingBackend, RecordingLayout, ReferScheme, RoomMode,
-    RtcMode, Secret, SipTransport, SocketAuth, TransferWithoutAgent, VendorUrl,
+    AcceptReplaces, ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, MediaEncryption,
+    Networks, OptionalPort, Percent, PortRange, RecordingBackend, RecordingLayout, ReferScheme,
+    RoomMode, RtcMode, Secret, SipTransport, SocketAuth, TransferWithoutAgent, VendorUrl,
 };
 
 /// Parses a settings file, for the fuzz target `settings_file`.

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use super::endpoint::Endpoint;
 use super::value::{
-    Addresses, ByteSize, HttpUrl, HttpUrls, JsonText, List, LogFormat, LogLevel, MediaEncryption,
-    Millis, Networks, OptionalPort, Percent, PortRange, RecordingBackend, RecordingLayout,
-    ReferScheme, RoomMode, RtcMode, Secret, SettingValue, SipTransport, SocketAuth,
-    TransferWithoutAgent, VendorUrl,
+    AcceptReplaces, Addresses, ByteSize, HttpUrl, HttpUrls, JsonText, List, LogFormat, LogLevel,
+    MediaEncryption, Millis, Networks, OptionalPort, Percent, PortRange, RecordingBackend,
+    RecordingLayout, ReferScheme, RoomMode, RtcMode, Secret, SettingValue, SipTransport,
+    SocketAuth, TransferWithoutAgent, VendorUrl,
 };
 
 /// The declaration of a setting.
@@ -591,6 +591,9 @@ settings! {
         /// How a transfer names an international number in `Refer-To`: `tel:+49…`, as of the telephone network, or `sip:+49…@` the
         /// gateway, for telephones and PBXs that know no `tel:`.
         refer_scheme: ReferScheme = "tel", "sip.refer_scheme", "SIP_REFER_SCHEME";
+        /// Whose call may take the place of another one (an INVITE with `Replaces`, RFC 3891, as PBXs end attended transfers): `same_address`, only
+        /// of one that the same address has with this server, `any`, of everybody who may call here and knows the other dialog, or `off`.
+        accept_replaces: AcceptReplaces = "same_address", "sip.accept_replaces", "SIP_ACCEPT_REPLACES";
         /// Seconds between OPTIONS to each gateway of the settings, by which its state is known before a call: one that is down comes last;
         /// 0 means that none are sent.
         gateway_check_seconds: Duration = "0", "sip.gateway_check_seconds", "SIP_GATEWAY_CHECK_SECONDS";

@@ -491,6 +491,18 @@ words! {
 }
 
 words! {
+    /// Whose INVITE may take the place of a call (`Replaces`).
+    AcceptReplaces {
+        /// Nobody's.
+        Off = "off",
+        /// That of the address that has the call.
+        SameAddress = "same_address",
+        /// That of everybody who may call.
+        Any = "any",
+    } "off, same_address or any"
+}
+
+words! {
     /// What becomes of a warm transfer whose agent does not come back.
     TransferWithoutAgent {
         /// It is cancelled.

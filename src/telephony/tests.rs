@@ -13,7 +13,7 @@ use super::agent::{Listen, Protocol, TlsSettings, Unacknowledged};
 use super::bridge::{Bridge, BridgeSettings, Owners, Rooms};
 use super::media::{Codec, Encryption, MediaSettings};
 use vivavoce_auth::{Owner, Principal, Takeover, TenantId};
-use vivavoce_config::{RoomMode, SipTransport};
+use vivavoce_config::{AcceptReplaces, RoomMode, SipTransport};
 use vivavoce_core::phone::{Gateway, PhoneNumber};
 use vivavoce_quotas::{Kind, Party, Quota, Share};
 use vivavoce_seams::rooms::link::{Ending, Join, JoinKind, LinkEnd, LinkEvent, RoomLink, pair};
@@ -186,6 +186,7 @@ async fn bridge_bounded(
         redirects: None,
         phones: Vec::new(),
         registrations: Vec::new(),
+        replaces: AcceptReplaces::SameAddress,
         refers_by_sip: false,
         sockets: vivavoce_takeover::Sockets::default(),
         listen: vec![Listen {

@@ -10,7 +10,7 @@ mod loading;
 mod moving;
 mod protocol;
 pub mod recorded;
-mod replicas;
+pub mod replicas;
 pub mod resume;
 pub mod sound;
 mod speaking;

@@ -14,7 +14,7 @@ use crate::fields::{MAX_NAME_CHARS, phone_number, required};
 use crate::state::AppState;
 use vivavoce_actors::registry::calls::warm::machine::Agent;
 use vivavoce_actors::registry::calls::warm::{
-    BeginTransfer, Finish, FinishTransfer, HoldCall, ListTransfers, TransferInfo, Which,
+    BeginTransfer, Finish, FinishTransfer, HoldCall, ListTransfers, TransferInfo, Way, Which,
 };
 use vivavoce_actors::registry::calls::{
     CallsError, OwnGateway, PlaceCall, SIP_URI_PATTERN, SipUri, Target, TransferCall, Until,
@@ -125,6 +125,10 @@ pub struct CompleteRequest {
     /// Whether the agent leaves, or stays and all three hear each other.
     #[schemars(extend("enum" = ["leave", "stay"], "default" = "leave"))]
     agent: Option<String>,
+    /// How the two are connected: in the room, or by their own exchange (REFER with `Replaces`), which leaves this server out; where
+    /// that does not take it, in the room.
+    #[schemars(extend("enum" = ["room", "refer"], "default" = "room"))]
+    by: Option<String>,
 }
 
 /// Body of `POST /sip/transfers/{transfer_id}/cancel`.
@@ -437,7 +441,15 @@ pub async fn complete_transfer(
         Some("stay") => Agent::Stay,
         Some(_) => return Err(invalid("agent: must be leave or stay")),
     };
-    finish(&state, access, id.into_inner(), Finish::Complete(agent)).await
+    let way = Way::parse(request.by.as_deref());
+    let way = way.ok_or_else(|| invalid("by: must be room or refer"))?;
+    finish(
+        &state,
+        access,
+        id.into_inner(),
+        Finish::Complete(agent, way),
+    )
+    .await
 }
 
 /// Ends a warm transfer; the caller is off hold.

@@ -166,6 +166,10 @@ impl Telephone for EmbeddedSip {
         self.bridge.transfer(transfer, accepted).await
     }
 
+    async fn connect(&self, first: &CallOf, second: &CallOf) -> Result<(), CallError> {
+        self.bridge.connect(first, second).await
+    }
+
     async fn hang_up(&self, call: &CallOf) -> Result<(), CallError> {
         self.bridge.hang_up(call).await
     }
@@ -309,6 +313,7 @@ fn settings(
             patience: sip.ack_timeout_seconds,
         },
         max_duration: sip.max_call_seconds,
+        replaces: sip.accept_replaces,
         refers_by_sip: sip.refer_scheme == ReferScheme::Sip,
         trunks: None,
         prompts: None,

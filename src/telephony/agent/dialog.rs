@@ -13,6 +13,8 @@ use super::header::{Address, decode, encode_user};
 pub(super) const PRODUCT: &str = concat!("vivavoce/", env!("CARGO_PKG_VERSION"));
 /// Value of `Allow`: what is carried out.
 pub const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, PRACK, UPDATE, INFO, NOTIFY";
+/// Value of `Supported`.
+const SUPPORTED: &str = "100rel, replaces";
 const SDP: &str = "application/sdp";
 const MAX_FORWARDS: u8 = 70;
 /// CSeqs of earlier REFERs that are remembered.
@@ -219,7 +221,7 @@ impl Dialog {
         headers.push(Header::UserAgent(PRODUCT.into()));
         if matches!(method, Method::Invite) {
             headers.push(Header::Allow(ALLOW.into()));
-            headers.push(Header::Supported("100rel".into()));
+            headers.push(Header::Supported(SUPPORTED.into()));
         }
         headers.extend(more);
         let body = body.map(|body| {
@@ -242,6 +244,7 @@ impl Dialog {
         vec![
             Header::Contact(flow.contact(&self.user).into()),
             Header::Allow(ALLOW.into()),
+            Header::Supported(SUPPORTED.into()),
         ]
     }
 }

@@ -247,7 +247,8 @@ pub(super) fn warning(told: std::net::SocketAddr, text: &str) -> Header {
     Header::Other("Warning".to_owned(), text)
 }
 
-/// An option in `Require` that is not supported; reliable provisional responses (RFC 3262) and session timers (RFC 4028) are.
+/// An option in `Require` that is not supported; reliable provisional responses (RFC 3262), session timers (RFC 4028) and
+/// `Replaces` (RFC 3891) are.
 pub(super) fn unsupported(request: &Request) -> Option<String> {
     let required = request.headers.iter().filter_map(|header| match header {
         Header::Require(options) => Some(options.value()),
@@ -258,7 +259,7 @@ pub(super) fn unsupported(request: &Request) -> Option<String> {
         .map(str::trim)
         .filter(|option| !option.is_empty())
         .filter(|option| {
-            !["timer", "100rel"]
+            !["timer", "100rel", super::replaces::OPTION]
                 .iter()
                 .any(|known| option.eq_ignore_ascii_case(known))
         })

@@ -21,6 +21,7 @@ use super::flow::Flow;
 use super::header::Address;
 use super::in_dialog::{Offered, answer_requests, response, session_timer, unsupported};
 use super::notify_and_info::Notification;
+use super::replaces::{DialogId, Replaces};
 use super::unacknowledged::{Trial, Watch};
 
 /// Events and requests that wait to be handled.
@@ -256,6 +257,17 @@ impl Leg {
         lock(&self.caller.dialog).remote_tag.clone()
     }
 
+    /// Its dialog, once there is one.
+    pub fn dialog(&self) -> Option<DialogId> {
+        let dialog = lock(&self.caller.dialog);
+        Some(DialogId {
+            call_id: dialog.call_id.clone(),
+            local_tag: dialog.local_tag.clone(),
+            remote_tag: dialog.remote_tag.clone()?,
+            target: dialog.target(),
+        })
+    }
+
     /// Our local address of the flow.
     pub fn local_address(&self) -> SocketAddr {
         lock(&self.caller.flow).local
@@ -471,6 +483,12 @@ pub struct Invitation {
     pub(super) caller: Caller,
 }
 
+impl std::fmt::Debug for Invitation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Invitation")
+    }
+}
+
 impl Invitation {
     /// Source address of the INVITE.
     pub fn source(&self) -> IpAddr {
@@ -498,6 +516,21 @@ impl Invitation {
     /// The headers as pairs of name and value.
     pub fn headers(&self) -> Vec<(String, String)> {
         told(&self.transaction.original.headers)
+    }
+
+    /// The dialog whose place it is to take, if it is: an error where that cannot be read.
+    pub fn replaces(&self) -> Result<Option<Replaces>, String> {
+        let headers = self.headers();
+        let mut named = headers
+            .iter()
+            .filter(|(name, _)| name.eq_ignore_ascii_case("replaces"));
+        let Some((_, value)) = named.next() else {
+            return Ok(None);
+        };
+        // Of two only one could be meant (RFC 3891 section 3).
+        let read = Replaces::parse(value).filter(|_| named.next().is_none());
+        read.map(Some)
+            .ok_or_else(|| "its Replaces header names no dialog".to_owned())
     }
 
     /// The Call-ID.

@@ -18,6 +18,7 @@ mod notify_and_info;
 mod register;
 mod registrar;
 mod repetitions;
+pub mod replaces;
 pub mod resolve;
 mod stream;
 #[cfg(test)]

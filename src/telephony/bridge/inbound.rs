@@ -13,14 +13,14 @@ use super::super::agent::digest::Credentials;
 use super::super::agent::{Invitation, header, source_towards};
 use super::super::call::attributes::{self, Ends};
 use super::super::call::pin::Prompt;
-use super::super::call::task::{CallHandle, Membership, Task};
+use super::super::call::task::{CallHandle, Command, Membership, Task};
 use super::super::call::{Call, Limits};
 use super::super::dispatch::{Entered, Facts, Gate, Placement, Route};
 use super::super::media::address_of;
 use super::super::refusals::Refused as Refusal;
 use super::{Inner, Slot, call_id, join};
 use vivavoce_auth::{Owner, Principal, Takeover};
-use vivavoce_config::RoomMode;
+use vivavoce_config::{AcceptReplaces, RoomMode};
 use vivavoce_quotas::{Party, Permit, Refused};
 use vivavoce_seams::rooms::link::{Join, JoinKind, RoomLink};
 use vivavoce_seams::rooms::telephone::{Direction, attribute};
@@ -118,7 +118,7 @@ async fn take_call(inner: &Arc<Inner>, invitation: Invitation) {
         to: &ends.ours,
         source,
     };
-    let Some((invitation, trunk)) = inner.by_trunk(invitation, &facts) else {
+    let Some((invitation, trunk)) = inner.admitted(invitation, &facts) else {
         return;
     };
     let of_headers = attributes::of_headers(&headers);
@@ -296,6 +296,16 @@ impl Desk {
 }
 
 impl Inner {
+    /// An invitation to a call of its own, with its trunk, if there is one. Others are refused, challenged, or another call's.
+    fn admitted(
+        &self,
+        invitation: Invitation,
+        facts: &Facts<'_>,
+    ) -> Option<(Invitation, Option<Box<SipInboundTrunkInfo>>)> {
+        let (invitation, trunk) = self.by_trunk(invitation, facts)?;
+        Some((self.by_replacing(invitation, facts)?, trunk))
+    }
+
     /// The invitation and its trunk, if there is one, once the trunk has let it in; otherwise it is refused, or challenged.
     fn by_trunk(
         &self,
@@ -352,6 +362,55 @@ impl Inner {
                 self.refuse(invitation, facts, (403, &reason), None);
             }
         }
+        None
+    }
+
+    /// Hands an invitation that is to take the place of a call to that; gives back any other one.
+    fn by_replacing(&self, invitation: Invitation, facts: &Facts<'_>) -> Option<Invitation> {
+        let replaces = match invitation.replaces() {
+            Ok(None) => return Some(invitation),
+            Ok(Some(replaces)) => replaces,
+            Err(reason) => {
+                self.refuse(invitation, facts, (400, &reason), None);
+                return None;
+            }
+        };
+        let calls = self.table();
+        let mut live = calls.live.values();
+        let is_meant = |handle: &&Arc<CallHandle>| {
+            let dialog = handle.dialog();
+            dialog.is_some_and(|dialog| dialog.is_meant_by(&replaces))
+        };
+        let found = live.find(is_meant).cloned();
+        drop(calls);
+        let accepts = |handle: &Arc<CallHandle>| match self.settings.replaces {
+            AcceptReplaces::Off => false,
+            AcceptReplaces::SameAddress => handle.peer() == Some(facts.source),
+            AcceptReplaces::Any => true,
+        };
+        let refused = match found {
+            Some(handle) if !accepts(&handle) => (
+                403,
+                "it may not take the place of that call (sip.accept_replaces)",
+            ),
+            // It is answered: too late for who only wants it before (RFC 3891 section 3).
+            Some(_) if replaces.early_only => (486, "the call that it is to replace is answered"),
+            Some(handle) => match handle
+                .commands
+                .try_send(Command::Replace(Box::new(invitation)))
+            {
+                Ok(()) => return None,
+                Err(refused) => {
+                    if let Command::Replace(invitation) = refused.into_inner() {
+                        let reason = "the call that it is to replace is busy or over";
+                        self.refuse(*invitation, facts, (480, reason), None);
+                    }
+                    return None;
+                }
+            },
+            None => (481, "there is no call whose place it could take"),
+        };
+        self.refuse(invitation, facts, refused, None);
         None
     }
 

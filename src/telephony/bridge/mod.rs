@@ -28,7 +28,7 @@ pub use inbound::Desk;
 pub use outbound::{Redial, Redialled};
 use vivavoce_audio::SampleRate;
 use vivavoce_auth::{Owner, Principal, Takeover};
-use vivavoce_config::{RoomMode, SipTransport};
+use vivavoce_config::{AcceptReplaces, RoomMode, SipTransport};
 use vivavoce_quotas::{Permit, Quota};
 use vivavoce_seams::rooms::link::{Join, JoinKind, Listen as Hear, RoomLink};
 use vivavoce_seams::rooms::telephone::{
@@ -49,6 +49,8 @@ const MOST_FAILED: usize = 200;
 const JOIN_PATIENCE: Duration = Duration::from_secs(10);
 /// How long after its last words a phone is hung up: they are on their way.
 const LAST_WORDS: Duration = Duration::from_millis(300);
+/// How long two others may take to be connected with each other.
+const CONNECT_WITHIN: Duration = Duration::from_secs(15);
 /// How long ending all calls may take when the server stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(4);
 
@@ -115,6 +117,8 @@ pub struct BridgeSettings {
     pub media: MediaSettings,
     /// The trunks and dispatch rules of inbound calls, if there can be any.
     pub trunks: Option<Arc<Trunks>>,
+    /// Whose INVITE may take the place of a call.
+    pub replaces: AcceptReplaces,
     /// Whether transfers to international numbers name them by `sip:` and not by `tel:`.
     pub refers_by_sip: bool,
     /// Whether traces of calls show numbers.
@@ -164,6 +168,7 @@ struct Kept {
     most_calls: usize,
     most_calls_per_room: usize,
     max_duration: Duration,
+    replaces: AcceptReplaces,
     refers_by_sip: bool,
     trunks: Option<Arc<Trunks>>,
     prompts: Option<Arc<dyn Prompts>>,
@@ -378,6 +383,7 @@ impl Bridge {
                 most_calls: settings.most_calls,
                 most_calls_per_room: settings.most_calls_per_room,
                 max_duration: settings.max_duration,
+                replaces: settings.replaces,
                 refers_by_sip: settings.refers_by_sip,
                 trunks: settings.trunks,
                 prompts: settings.prompts,
@@ -474,6 +480,23 @@ impl Bridge {
         handle.commands.send(command).await.map_err(|_| gone())?;
         // A call that has ended meanwhile counts as transferred.
         outcome.await.unwrap_or(Ok(()))
+    }
+
+    /// Connects the other sides of two calls without us.
+    pub async fn connect(&self, first: &CallOf, second: &CallOf) -> Result<(), CallError> {
+        let second = self.handle(second)?;
+        let uri = second.dialog().and_then(|dialog| dialog.replacing());
+        let uri = uri.ok_or_else(|| {
+            let message =
+                "the second call is not answered yet, or its address is not one for others";
+            CallError::new(CallErrorKind::Precondition, message)
+        })?;
+        let transfer = NewTransfer {
+            call: first.clone(),
+            to: TransferTarget::Uri(uri),
+            ringing_timeout: CONNECT_WITHIN,
+        };
+        self.transfer(transfer, oneshot::channel().0).await
     }
 
     /// Ends a call.

@@ -1,13 +1,15 @@
 //! The task of one call: passes events of SIP, the room and the media to the state machine, and carries out its actions.
 
 use std::future::pending;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{interval, sleep_until, timeout};
 
-use super::super::agent::{Failure, Leg, LegEvent, Offered, allows_info};
+use super::super::agent::replaces::DialogId;
+use super::super::agent::{Failure, Invitation, Leg, LegEvent, Offered, allows_info};
 use super::super::bridge::{Desk, Redial, Redialled, Rooms};
 use super::super::ladder::Ladder;
 use super::super::media::{CallMedia, MediaEvent, MediaReport};
@@ -64,6 +66,8 @@ pub enum Command {
     Describe(Vec<(String, String)>, oneshot::Sender<()>),
     /// This was understood of what its phone has said.
     Heard(String),
+    /// Another call takes the place of this one.
+    Replace(Box<Invitation>),
 }
 
 /// A request to part a call from its room, or to bring the two together again.
@@ -136,6 +140,10 @@ struct State {
     ladders: Vec<Ladder>,
     /// The status that has refused it.
     refused: Option<u16>,
+    /// The dialog of its leg, once that is answered.
+    dialog: Option<DialogId>,
+    /// The address of the other side.
+    peer: Option<IpAddr>,
 }
 
 impl CallHandle {
@@ -171,6 +179,8 @@ impl CallHandle {
                 media: None,
                 ladders: Vec::new(),
                 refused: None,
+                dialog: None,
+                peer: None,
             }),
             started: SystemTime::now(),
         };
@@ -246,6 +256,18 @@ impl CallHandle {
                 })
             }),
         }
+    }
+
+    /// Its dialog, once it is answered and while it lasts.
+    pub fn dialog(&self) -> Option<DialogId> {
+        let state = self.state();
+        let is_live = state.status == CallStatus::Active;
+        state.dialog.clone().filter(|_| is_live)
+    }
+
+    /// The address that has the other side.
+    pub fn peer(&self) -> Option<IpAddr> {
+        self.state().peer
     }
 
     /// What is seen of the signalling of one more dialog of this call.
@@ -465,6 +487,7 @@ impl Task {
         );
         tracing::info!(call, ?direction, "call started");
         running.task.handle.follows(running.task.leg.ladder());
+        running.note_dialog();
         running.tell(*running.task.call.status()).await;
         if running.pin.is_some() {
             running.give(Input::Ask).await;
@@ -620,6 +643,7 @@ impl Running {
                     self.agreed = media.accepted(&sdp).is_ok();
                 }
                 self.info = allows_info(&headers);
+                self.note_dialog();
                 let tag = self.task.leg.remote_tag();
                 let mut told = attributes::of_dialog(self.task.leg.call_id(), tag.as_deref());
                 // Only headers that the gateway has added: numbers are known already.
@@ -833,6 +857,10 @@ impl Running {
                 self.hold(request);
                 None
             }
+            Some(Command::Replace(invitation)) => {
+                self.replace(*invitation);
+                None
+            }
             Some(Command::Heard(text)) => {
                 self.task.media.words(&text);
                 None
@@ -859,6 +887,56 @@ impl Running {
                 Some(Input::Transfer(request.ringing))
             }
         }
+    }
+
+    /// Notes what others may name of the leg.
+    fn note_dialog(&self) {
+        let leg = &self.task.leg;
+        let mut state = self.task.handle.state();
+        state.dialog = leg.dialog();
+        state.peer = Some(leg.remote_address().ip());
+    }
+
+    /// Takes another leg in place of the one that there is, with its media. In the room nothing changes but what is said of the
+    /// dialog.
+    fn replace(&mut self, invitation: Invitation) {
+        if !self.task.call.active() {
+            return invitation.refuse(481);
+        }
+        if self.moving.is_some() {
+            // It may be what the transfer was for: whoever was asked has to end that first.
+            return invitation.refuse(491);
+        }
+        let media = &mut self.task.media;
+        let former = self.task.leg.remote_address().ip();
+        media.redirect(invitation.source());
+        let answer = match invitation.offer() {
+            Some(offer) => media.answer(&offer),
+            None => Ok(media.offer()),
+        };
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                media.redirect(former);
+                return invitation.refuse_because(error.status(), &error.to_string());
+            }
+        };
+        let leg = invitation.take();
+        leg.answer(answer);
+        self.info = leg.takes_info();
+        let former = std::mem::replace(&mut self.task.leg, leg);
+        tokio::spawn(async move {
+            let _ended = timeout(GOODBYE, former.hang_up()).await;
+        });
+        let leg = &self.task.leg;
+        self.task.handle.follows(leg.ladder());
+        self.note_dialog();
+        let tag = leg.remote_tag();
+        self.tell_attributes(attributes::of_dialog(leg.call_id(), tag.as_deref()));
+        tracing::info!(
+            call = self.task.handle.sip_call_id,
+            "another leg has taken the place of a call's"
+        );
     }
 
     fn hold(&mut self, request: HoldRequest) {

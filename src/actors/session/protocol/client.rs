@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::config::{ConfigUpdate, SessionConfig, WireConfig};
 use super::{misfit, required};
-use crate::registry::calls::warm::Finish;
 use crate::registry::calls::warm::machine::Agent;
+use crate::registry::calls::warm::{Finish, Way};
 use crate::responder::{FunctionResult, Respond};
 use crate::session::playback::Speak;
 use std::sync::Arc;
@@ -463,7 +463,7 @@ impl CallCommand {
         match self {
             Self::Transfer(_) => "sip_transfer",
             Self::Finish {
-                finish: Finish::Complete(_),
+                finish: Finish::Complete(..),
                 ..
             } => "complete_transfer",
             Self::Finish {
@@ -531,6 +531,10 @@ struct WireCompleteTransfer {
     /// Whether this session leaves the room then, or stays and all three hear each other.
     #[schemars(extend("enum" = ["leave", "stay", null], "default" = "leave"))]
     agent: Option<String>,
+    /// How the two are connected: in the room, or by their own exchange (REFER with `Replaces`), which leaves this server out; where
+    /// that does not take it, in the room.
+    #[schemars(extend("enum" = ["room", "refer", null], "default" = "room"))]
+    by: Option<String>,
 }
 
 /// Ends a warm transfer: the person is hung up, the caller off hold.
@@ -620,9 +624,11 @@ impl WireCompleteTransfer {
             Some("stay") => Agent::Stay,
             Some(_) => return Err(misfit("agent", "must be leave or stay")),
         };
+        let way = Way::parse(self.by.as_deref());
+        let way = way.ok_or_else(|| misfit("by", "must be room or refer"))?;
         Ok(CallCommand::Finish {
             transfer_id: self.transfer_id,
-            finish: Finish::Complete(agent),
+            finish: Finish::Complete(agent, way),
         })
     }
 }

@@ -98,6 +98,12 @@ pub trait Telephone: Send + Sync {
         accepted: oneshot::Sender<()>,
     ) -> Result<(), CallError>;
 
+    /// Connects the other sides of two calls without us: the first is moved to the second by REFER with `Replaces`, and both end
+    /// here. After an error both are as before.
+    async fn connect(&self, _first: &CallOf, _second: &CallOf) -> Result<(), CallError> {
+        Err(cannot("these calls cannot be connected elsewhere"))
+    }
+
     /// Ends a call, also one that rings.
     async fn hang_up(&self, call: &CallOf) -> Result<(), CallError>;
 

@@ -188,6 +188,11 @@ impl Machine {
         !matches!(self.phase, Phase::Connected | Phase::Over)
     }
 
+    /// Whether it can be completed now.
+    pub const fn may_complete(&self) -> bool {
+        matches!(self.phase, Phase::Consulting(_))
+    }
+
     /// When [`Input::Tick`] is due.
     pub fn deadline(&self) -> Option<Instant> {
         let lasts = match self.phase {

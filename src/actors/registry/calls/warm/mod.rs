@@ -83,8 +83,28 @@ pub enum Which {
 /// How a transfer is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finish {
-    Complete(Agent),
+    Complete(Agent, Way),
     Cancel,
+}
+
+/// How the two are connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// In the room.
+    Room,
+    /// By their own exchange, with REFER and `Replaces`, if that takes it; else in the room.
+    Refer,
+}
+
+impl Way {
+    /// As the API says it.
+    pub fn parse(text: Option<&str>) -> Option<Self> {
+        match text {
+            None | Some("room") => Some(Self::Room),
+            Some("refer") => Some(Self::Refer),
+            Some(_) => None,
+        }
+    }
 }
 
 /// Lists the warm transfers that a caller may see, oldest first.
@@ -128,6 +148,9 @@ pub struct TransferInfo {
     pub state: &'static str,
     /// Why it was cancelled or has failed; null otherwise.
     pub reason: Option<&'static str>,
+    /// How the two were connected: in the room, or by their own exchange; null before.
+    #[schemars(extend("enum" = ["room", "refer", null]))]
+    pub connected_by: Option<&'static str>,
     /// When it began.
     pub started_at: u64,
     /// When the person answered; null before.
@@ -342,6 +365,7 @@ impl Calls {
             agent_identity: wish.agent.clone(),
             state: State::Ringing.as_str(),
             reason: None,
+            connected_by: None,
             started_at: unix_ms(SystemTime::now()),
             answered_at: None,
             ended_at: None,
@@ -402,6 +426,7 @@ impl Calls {
             caller: call,
             person,
             agent: wish.agent,
+            by_refer: false,
             machine,
         };
         tracing::info!(transfer = info.transfer_id, "a warm transfer has begun");
@@ -442,6 +467,8 @@ struct Running {
     caller: CallOf,
     person: CallOf,
     agent: Option<String>,
+    /// Whether the two have each other without us.
+    by_refer: bool,
     machine: Machine,
 }
 
@@ -520,7 +547,12 @@ impl Running {
             done,
         } = order;
         let input = match finish {
-            Finish::Complete(agent) => Input::Complete(agent),
+            Finish::Complete(agent, way) => {
+                if way == Way::Refer && self.machine.may_complete() {
+                    self.connect_elsewhere().await;
+                }
+                Input::Complete(agent)
+            }
             Finish::Cancel => Input::Cancel,
         };
         let outcome = match self.machine.handle(input, Instant::now()) {
@@ -532,6 +564,19 @@ impl Running {
             Err(refusal) => Err(refusal),
         };
         let _gone = done.send(outcome);
+    }
+
+    /// Has the two connected by their own exchange. What happens meanwhile is looked at afterwards.
+    async fn connect_elsewhere(&mut self) {
+        let Ok(telephone) = self.calls.telephone() else {
+            return;
+        };
+        match telephone.connect(&self.caller, &self.person).await {
+            Ok(()) => self.by_refer = true,
+            Err(error) => {
+                tracing::info!(%error, "the two of a transfer are connected in the room, as their exchange has not done it");
+            }
+        }
     }
 
     async fn give(&mut self, input: Input) {
@@ -591,6 +636,9 @@ impl Running {
             info.reason = state.reason();
             if state == State::Consulting {
                 info.answered_at = Some(now);
+            }
+            if state == State::Complete {
+                info.connected_by = Some(if self.by_refer { "refer" } else { "room" });
             }
             if is_end {
                 info.ended_at = Some(now);
