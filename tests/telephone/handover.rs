@@ -16,8 +16,8 @@ use crate::session::recorded::stored;
 /// What is heard on hold, by the caller, and by whom is called.
 const MUSIC: u32 = 1_000;
 const CALLER: u32 = 440;
-const PERSON: u32 = 600;
-const AGENT: u32 = 700;
+pub const PERSON: u32 = 600;
+pub const AGENT: u32 = 700;
 
 /// A telephone that plays this tone.
 async fn telephone(hertz: u32) -> Baresip {
@@ -43,7 +43,7 @@ async fn post(exchange: &Exchange, path: &str, body: Value) -> (u16, Value) {
 }
 
 /// Begins a warm transfer of the caller to whoever is at this address; gives its id.
-async fn begin(exchange: &Exchange, address: &str) -> String {
+pub async fn begin(exchange: &Exchange, address: &str) -> String {
     let body = json!({
         "room_name": ROOM, "participant_identity": PHONE, "transfer_to": NUMBER, "mode": "warm",
         "person_identity": "person", "sip": {"outbound_address": address},
@@ -55,14 +55,14 @@ async fn begin(exchange: &Exchange, address: &str) -> String {
 }
 
 /// Completes or cancels it.
-async fn finish(exchange: &Exchange, id: &str, how: &str, body: Value) -> Value {
+pub async fn finish(exchange: &Exchange, id: &str, how: &str, body: Value) -> Value {
     let (status, answer) = post(exchange, &format!("/sip/transfers/{id}/{how}"), body).await;
     assert_eq!(status, 200, "{answer}");
     answer
 }
 
 /// Waits until a transfer is in this state; gives why it is.
-async fn becomes(exchange: &Exchange, id: &str, state: &str) -> String {
+pub async fn becomes(exchange: &Exchange, id: &str, state: &str) -> String {
     let path = format!("/sip/transfers/{id}");
     let deadline = std::time::Instant::now() + PATIENCE;
     loop {

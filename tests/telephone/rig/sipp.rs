@@ -120,6 +120,14 @@ impl Scenario {
         scenario.acknowledge()
     }
 
+    /// The same, playing a tone from then on.
+    pub fn plays_when_answered(headers: &str, hertz: u32) -> Self {
+        let mut scenario = Self::new(true).tone(hertz);
+        let sdp = scenario.sdp.clone();
+        scenario.invite(headers, &sdp);
+        scenario.until_answered().play()
+    }
+
     /// The same, until the call is refused with this status.
     pub fn is_refused(headers: &str, status: u16) -> Self {
         let mut scenario = Self::calls(headers);

@@ -1,0 +1,226 @@
+//! Calls that take the place of others (RFC 3891): of a transfer whose two parties are connected by their own exchange, and
+//! of somebody who calls in the place of another.
+
+use serde_json::json;
+
+use super::handover::{AGENT, PERSON, becomes, begin, finish};
+use super::rig::PATIENCE;
+use super::rig::sipp::{Run, Scenario, Sipp};
+use super::{Exchange, PHONE, ROOM};
+use crate::rooms::client::{Client, Kind};
+use crate::rooms::join;
+
+const CALLER: u32 = 440;
+const CALLED: &str = "+14155550199";
+const LOBBY: &str = "call-+14155550199";
+
+/// The dialog of a telephone: Call-ID, its own tag, and the server's.
+#[derive(Debug)]
+struct Dialog {
+    call_id: String,
+    own: String,
+    servers: String,
+}
+
+/// What is seen of its first answered INVITE.
+fn dialog(telephone: &Sipp, calls: bool) -> Option<Dialog> {
+    let messages = telephone.messages();
+    let start = messages.find("SIP/2.0 200")?;
+    let answer = messages.get(start..)?.split("\r\n\r\n").next()?;
+    let value = |name: &str| {
+        let line = answer.lines().find(|line| line.starts_with(name))?;
+        Some(line[name.len()..].trim().to_owned())
+    };
+    let tag = |name| Some(value(name)?.split_once("tag=")?.1.trim().to_owned());
+    let (from, to) = (tag("From:")?, tag("To:")?);
+    let (own, servers) = if calls { (from, to) } else { (to, from) };
+    Some(Dialog {
+        call_id: value("Call-ID:")?,
+        own,
+        servers,
+    })
+}
+
+/// A text in which `%` is followed by two digits.
+fn unescaped(text: &str) -> String {
+    let mut parts = text.split('%');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |known, part| {
+        let (digits, rest) = part.split_at(2);
+        let escaped = u8::from_str_radix(digits, 16).unwrap();
+        known + &char::from(escaped).to_string() + rest
+    })
+}
+
+async fn dialog_of(telephone: &Sipp, calls: bool) -> Dialog {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    loop {
+        if let Some(dialog) = dialog(telephone, calls) {
+            return dialog;
+        }
+        assert!(std::time::Instant::now() < deadline, "it is not answered");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_two_of_a_transfer_are_connected_by_their_own_exchange() {
+    let scenario = Scenario::answers()
+        .transfers(&["100 Trying", "200 OK"])
+        .ended();
+    let mut caller = Sipp::start(scenario).await;
+    // The caller would have its place: it ends the call with us.
+    let mut person = Sipp::start(Scenario::answers().pause(2_000).ends()).await;
+    let exchange = Exchange::start();
+    let mut ann = join(&exchange.server, Kind::Python, ROOM, "ann").await;
+    ann.publish(AGENT).await;
+    let call = exchange.call(&caller.address()).await;
+    exchange.answered(&call).await;
+    let id = begin(&exchange, &person.address()).await;
+    becomes(&exchange, &id, "consulting").await;
+    let done = finish(&exchange, &id, "complete", json!({"by": "refer"})).await;
+    assert_eq!(done["state"], "complete", "{done}");
+    assert_eq!(done["connected_by"], "refer", "{done}");
+    caller.passed().await;
+    person.passed().await;
+    assert_eq!(exchange.ended(&call).await, "transferred");
+    // The dialog is named as the person knows it.
+    let messages = caller.messages();
+    let line = messages.lines().find(|line| line.starts_with("Refer-To:"));
+    let uri = line.unwrap().trim_start_matches("Refer-To:").trim();
+    let uri = uri.trim_matches(['<', '>']);
+    let (target, headers) = uri.split_once('?').unwrap();
+    assert!(target.contains(&person.address()), "{uri}");
+    let (replaces, require) = headers.split_once('&').unwrap();
+    assert_eq!(require, "Require=replaces");
+    let value = replaces.strip_prefix("Replaces=").unwrap();
+    let value = unescaped(value);
+    let known = dialog_of(&person, false).await;
+    let meant = format!(
+        "{};to-tag={};from-tag={}",
+        known.call_id, known.own, known.servers
+    );
+    assert_eq!(value, meant);
+    ann.leave().await;
+}
+
+#[tokio::test]
+async fn the_two_of_a_transfer_are_connected_in_the_room_if_their_exchange_does_not_do_it() {
+    let refuses = Scenario::answers()
+        .receive("REFER")
+        .reply("501 Not Implemented")
+        .ended();
+    let fails = Scenario::answers()
+        .transfers(&["100 Trying", "420 Bad Extension"])
+        .ended();
+    for scenario in [refuses, fails] {
+        let mut caller = Sipp::start(scenario).await;
+        let mut person = Sipp::start(Scenario::answers().tone(PERSON).play().ended()).await;
+        let exchange = Exchange::start();
+        let mut ann = join(&exchange.server, Kind::Python, ROOM, "ann").await;
+        let call = exchange.call(&caller.address()).await;
+        exchange.answered(&call).await;
+        let id = begin(&exchange, &person.address()).await;
+        becomes(&exchange, &id, "consulting").await;
+        let body = json!({"by": "refer", "agent": "stay"});
+        let done = finish(&exchange, &id, "complete", body).await;
+        assert_eq!(
+            (&done["state"], &done["connected_by"]),
+            (&json!("complete"), &json!("room"))
+        );
+        exchange.answered(&call).await;
+        // The caller echoes what it hears: it is off hold.
+        ann.hears(PHONE, PERSON).await;
+        exchange.hang_up(ROOM, PHONE).await;
+        exchange.hang_up(ROOM, "person").await;
+        caller.passed().await;
+        person.passed().await;
+        ann.leave().await;
+    }
+}
+
+/// A telephone that calls and plays a tone until the server ends the call.
+fn plays(headers: &str, hertz: u32) -> Scenario {
+    Scenario::plays_when_answered(headers, hertz).ended()
+}
+
+#[tokio::test]
+async fn somebody_else_goes_on_in_the_place_of_a_caller() {
+    let exchange = Exchange::start();
+    let mut ann: Client = join(&exchange.server, Kind::Python, LOBBY, "ann").await;
+    ann.publish(AGENT).await;
+    let mut first = Sipp::call(&plays("", CALLER), CALLED, &exchange.address());
+    let known = dialog_of(&first, true).await;
+    let active = |call: &serde_json::Value| call["status"] == "active";
+    let call = exchange.until("an active one", active).await;
+    let identity = call["participant_identity"].as_str().unwrap().to_owned();
+    ann.hears(&identity, CALLER).await;
+    let replaces = |call_id: &str, to: &str, from: &str| {
+        format!("Replaces: {call_id};to-tag={to};from-tag={from}\nRequire: replaces\n")
+    };
+    let meant = replaces(&known.call_id, &known.servers, &known.own);
+    // Whoever knows it not, comes too late or from elsewhere has no place.
+    let early = meant.replace("\nRequire", ";early-only\nRequire");
+    for (headers, host, status) in [
+        (
+            replaces(&known.call_id, &known.own, &known.servers),
+            "127.0.0.1",
+            481,
+        ),
+        (
+            replaces("somebody@else", &known.servers, &known.own),
+            "127.0.0.1",
+            481,
+        ),
+        (early, "127.0.0.1", 486),
+        (meant.clone(), "127.0.0.2", 403),
+        ("Replaces: nothing\n".to_owned(), "127.0.0.1", 400),
+    ] {
+        let scenario = Scenario::is_refused(&headers, status);
+        let run = Run {
+            host,
+            ..Run::default()
+        };
+        let mut other = Sipp::call_with(&scenario, CALLED, &exchange.address(), run);
+        other.passed().await;
+    }
+    ann.hears(&identity, CALLER).await;
+    let mut second = Sipp::call(&plays(&meant, PERSON), "anybody", &exchange.address());
+    first.passed().await;
+    ann.hears(&identity, PERSON).await;
+    // It is the same call, of the same participant.
+    let calls = exchange.until("the same one", active).await;
+    assert_eq!(calls["sip_call_id"], call["sip_call_id"]);
+    let mut present = ann.command(json!({"do": "participants"})).await;
+    let attributes = present["participants"][&identity]["attributes"].take();
+    let now = dialog_of(&second, true).await;
+    assert_eq!(
+        attributes["sip.callIDFull"],
+        now.call_id.as_str(),
+        "{attributes}"
+    );
+    exchange.hang_up(LOBBY, &identity).await;
+    second.passed().await;
+    ann.leave().await;
+}
+
+#[tokio::test]
+async fn nobody_takes_the_place_of_a_caller_where_that_is_off() {
+    let exchange = Exchange::with(&[("SIP_ACCEPT_REPLACES", "off")]);
+    let mut first = Sipp::call(&plays("", CALLER), CALLED, &exchange.address());
+    let known = dialog_of(&first, true).await;
+    let call = exchange
+        .until("active", |call| call["status"] == "active")
+        .await;
+    let replaces = format!(
+        "Replaces: {};to-tag={};from-tag={}\n",
+        known.call_id, known.servers, known.own
+    );
+    let scenario = Scenario::is_refused(&replaces, 403);
+    Sipp::call(&scenario, CALLED, &exchange.address())
+        .passed()
+        .await;
+    let identity = call["participant_identity"].as_str().unwrap();
+    exchange.hang_up(LOBBY, identity).await;
+    first.passed().await;
+}
