@@ -135,6 +135,11 @@ export interface CompleteTransferMessage {
   type: "complete_transfer";
   /** Whether this session leaves the room then, or stays and all three hear each other. */
   agent?: "leave" | "stay" | null;
+  /**
+   * How the two are connected: in the room, or by their own exchange (REFER with `Replaces`), which leaves this
+   * server out; where that does not take it, in the room.
+   */
+  by?: "room" | "refer" | null;
   /** Which; the one of the room when absent. */
   transfer_id?: string | null;
 }

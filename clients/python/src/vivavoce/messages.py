@@ -182,6 +182,12 @@ class CompleteTransferMessage(TypedDict):
     agent: NotRequired[Literal["leave", "stay"] | None]
     """Whether this session leaves the room then, or stays and all three hear each other."""
 
+    by: NotRequired[Literal["room", "refer"] | None]
+    """
+    How the two are connected: in the room, or by their own exchange (REFER with `Replaces`), which leaves
+    this server out; where that does not take it, in the room.
+    """
+
     transfer_id: NotRequired[str | None]
     """Which; the one of the room when absent."""
 
