@@ -591,6 +591,9 @@ settings! {
         /// How a transfer names an international number in `Refer-To`: `tel:+49…`, as of the telephone network, or `sip:+49…@` the
         /// gateway, for telephones and PBXs that know no `tel:`.
         refer_scheme: ReferScheme = "tel", "sip.refer_scheme", "SIP_REFER_SCHEME";
+        /// Whether the other side of a call may have somebody else called in its place (REFER, RFC 3515): whom `sip.allowed_hosts` and the
+        /// gateways reach and, if it is a number, `sip.allowed_destinations` allows. That call is placed, and paid, by this server.
+        accept_refer: bool = "false", "sip.accept_refer", "SIP_ACCEPT_REFER";
         /// Whose call may take the place of another one (an INVITE with `Replaces`, RFC 3891, as PBXs end attended transfers): `same_address`, only
         /// of one that the same address has with this server, `any`, of everybody who may call here and knows the other dialog, or `off`.
         accept_replaces: AcceptReplaces = "same_address", "sip.accept_replaces", "SIP_ACCEPT_REPLACES";

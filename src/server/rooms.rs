@@ -105,7 +105,8 @@ impl OpenRooms {
                 let trunks =
                     Trunks::open(data_dir).map_err(super::in_data_dir(settings, "trunks"))?;
                 let trunks = Arc::new(trunks);
-                let rules = CallRules::new(&settings.sip);
+                let rules = Arc::new(CallRules::new(&settings.sip));
+                let referred = Arc::clone(&rules);
                 let parts = BridgeParts {
                     trunks: Arc::clone(&trunks),
                     prompts,
@@ -117,6 +118,7 @@ impl OpenRooms {
                     sockets: sockets.clone(),
                     gateways: rules.gateways(),
                     redirects: Arc::new(move |uri: &str| rules.redirected(uri)),
+                    referrals: Arc::new(move |uri: &str| referred.referred(uri)),
                 };
                 let telephone = EmbeddedSip::start(&settings.sip, rtc, parts).await;
                 let telephone = Arc::new(telephone.map_err(ServerError::Telephone)?);

@@ -184,6 +184,7 @@ async fn bridge_bounded(
         gateways: Vec::new(),
         gateway_checks: Duration::ZERO,
         redirects: None,
+        referrals: None,
         phones: Vec::new(),
         registrations: Vec::new(),
         replaces: AcceptReplaces::SameAddress,

@@ -5,8 +5,10 @@ use serde_json::json;
 
 use super::handover::{AGENT, PERSON, becomes, begin, finish};
 use super::rig::PATIENCE;
+use super::rig::baresip::Baresip;
 use super::rig::sipp::{Run, Scenario, Sipp};
 use super::{Exchange, PHONE, ROOM};
+use crate::harness::{client, eventually};
 use crate::rooms::client::{Client, Kind};
 use crate::rooms::join;
 
@@ -146,7 +148,7 @@ fn plays(headers: &str, hertz: u32) -> Scenario {
 
 #[tokio::test]
 async fn somebody_else_goes_on_in_the_place_of_a_caller() {
-    let exchange = Exchange::start();
+    let exchange = Exchange::with(&[("SIP_ALLOWED_ADDRESSES", "127.0.0.1,127.0.0.2")]);
     let mut ann: Client = join(&exchange.server, Kind::Python, LOBBY, "ann").await;
     ann.publish(AGENT).await;
     let mut first = Sipp::call(&plays("", CALLER), CALLED, &exchange.address());
@@ -184,6 +186,9 @@ async fn somebody_else_goes_on_in_the_place_of_a_caller() {
         let mut other = Sipp::call_with(&scenario, CALLED, &exchange.address(), run);
         other.passed().await;
     }
+    let sessions = client().get(format!("{}/sessions", exchange.server.url));
+    let sessions = sessions.send().await.unwrap().text().await.unwrap();
+    assert!(sessions.contains("(sip.accept_replaces)"), "{sessions}");
     ann.hears(&identity, CALLER).await;
     let mut second = Sipp::call(&plays(&meant, PERSON), "anybody", &exchange.address());
     first.passed().await;
@@ -223,4 +228,146 @@ async fn nobody_takes_the_place_of_a_caller_where_that_is_off() {
     let identity = call["participant_identity"].as_str().unwrap();
     exchange.hang_up(LOBBY, identity).await;
     first.passed().await;
+}
+
+/// Settings with which a call may be referred to telephones here.
+const REFERS: [(&str, &str); 2] = [
+    ("SIP_ACCEPT_REFER", "true"),
+    ("SIP_ALLOWED_HOSTS", "127.0.0.1"),
+];
+
+/// Somebody who calls and, after a while, asks for somebody else in their place, and is told this, one after the other.
+fn refers(to: &str, hertz: u32, told: usize) -> Scenario {
+    let headers = format!("Refer-To: <{to}>\n");
+    let mut scenario = Scenario::plays_when_answered("", hertz)
+        .pause(1_500)
+        .request_with("REFER", &headers, "")
+        .response(202);
+    for _ in 0..told {
+        scenario = scenario.receive("NOTIFY").reply("200 OK");
+    }
+    scenario
+}
+
+#[tokio::test]
+async fn whom_the_other_side_asks_for_goes_on_in_its_place() {
+    let mut carol = Sipp::start(Scenario::answers().tone(PERSON).play().ended()).await;
+    let exchange = Exchange::with(&REFERS);
+    let mut ann = join(&exchange.server, Kind::Python, LOBBY, "ann").await;
+    ann.publish(AGENT).await;
+    let replaces = "Replaces=a%40b%3Bto-tag%3D1%3Bfrom-tag%3D2";
+    let target = format!("sip:carol@{}?{replaces}", carol.address());
+    let scenario = refers(&target, CALLER, 2).ended();
+    let mut caller = Sipp::call(&scenario, CALLED, &exchange.address());
+    let active = |call: &serde_json::Value| call["status"] == "active";
+    let call = exchange.until("an active one", active).await;
+    let identity = call["participant_identity"].as_str().unwrap().to_owned();
+    ann.hears(&identity, CALLER).await;
+    caller.passed().await;
+    ann.hears(&identity, PERSON).await;
+    let same = exchange.until("the same one", active).await;
+    assert_eq!(same["sip_call_id"], call["sip_call_id"]);
+    exchange.hang_up(LOBBY, &identity).await;
+    carol.passed().await;
+    let told = caller.messages();
+    let fragments: Vec<&str> = told
+        .lines()
+        .filter(|line| line.starts_with("SIP/2.0 100 T") || line.trim() == "SIP/2.0 200 OK")
+        .collect();
+    assert!(fragments.contains(&"SIP/2.0 100 Trying"), "{told}");
+    assert!(told.contains("Subscription-State: terminated"), "{told}");
+    // The dialog that carol is to leave is named to her.
+    assert!(
+        carol
+            .messages()
+            .contains("Replaces: a@b;to-tag=1;from-tag=2")
+    );
+    ann.leave().await;
+}
+
+#[tokio::test]
+async fn a_telephone_moves_its_call_to_another_one() {
+    let mut carol = Sipp::start(Scenario::answers().ended()).await;
+    let exchange = Exchange::with(&REFERS);
+    let mut telephone = Baresip::start().await;
+    let number = format!("sip:{CALLED}@{}", exchange.address());
+    telephone.dial(&number).await;
+    telephone.next("CALL_ESTABLISHED").await;
+    let active = |call: &serde_json::Value| call["status"] == "active";
+    let call = exchange.until("an active one", active).await;
+    let target = format!("sip:carol@{}", carol.address());
+    telephone.command("transfer", &target).await;
+    telephone.next("CALL_CLOSED").await;
+    let acknowledged = || carol.messages().contains("\nACK ");
+    eventually("carol is not called", acknowledged).await;
+    let same = exchange.until("the same one", active).await;
+    assert_eq!(same["sip_call_id"], call["sip_call_id"]);
+    let identity = call["participant_identity"].as_str().unwrap();
+    exchange.hang_up(LOBBY, identity).await;
+    carol.passed().await;
+}
+
+#[tokio::test]
+async fn who_asks_for_somebody_else_and_hangs_up_at_once_is_replaced_all_the_same() {
+    let answers = Scenario::called()
+        .reply("180 Ringing")
+        .pause(1_500)
+        .answer();
+    let mut carol = Sipp::start(answers.receive("ACK").tone(PERSON).ended()).await;
+    let exchange = Exchange::with(&REFERS);
+    let target = format!("sip:carol@{}", carol.address());
+    let scenario = refers(&target, CALLER, 1).ends();
+    let mut caller = Sipp::call(&scenario, CALLED, &exchange.address());
+    let active = |call: &serde_json::Value| call["status"] == "active";
+    let call = exchange.until("an active one", active).await;
+    caller.passed().await;
+    exchange
+        .answered(call["sip_call_id"].as_str().unwrap())
+        .await;
+    let identity = call["participant_identity"].as_str().unwrap().to_owned();
+    let acknowledged = || carol.messages().contains("\nACK ");
+    eventually("carol is not called", acknowledged).await;
+    exchange
+        .answered(call["sip_call_id"].as_str().unwrap())
+        .await;
+    exchange.hang_up(LOBBY, &identity).await;
+    carol.passed().await;
+}
+
+#[tokio::test]
+async fn a_call_goes_on_where_nobody_takes_its_place() {
+    let mut busy = Sipp::start(Scenario::called().reply("486 Busy Here").receive("ACK")).await;
+    let exchange = Exchange::with(&REFERS);
+    // Busy, and at a host that may not be called.
+    for (target, told, status) in [
+        (format!("sip:carol@{}", busy.address()), 2, "486 Busy Here"),
+        ("sip:carol@198.51.100.7".to_owned(), 1, "603 Decline"),
+        ("sip:112@127.0.0.1".to_owned(), 1, "603 Decline"),
+    ] {
+        let scenario = refers(&target, CALLER, told).ended();
+        let mut caller = Sipp::call(&scenario, CALLED, &exchange.address());
+        let active = |call: &serde_json::Value| call["status"] == "active";
+        let call = exchange.until("an active one", active).await;
+        let is_told = || caller.messages().contains(&format!("SIP/2.0 {status}"));
+        eventually("it is not told", is_told).await;
+        exchange
+            .answered(call["sip_call_id"].as_str().unwrap())
+            .await;
+        let identity = call["participant_identity"].as_str().unwrap();
+        exchange.hang_up(LOBBY, identity).await;
+        caller.passed().await;
+        exchange
+            .until("over", |call| call["status"] == "hangup")
+            .await;
+    }
+    busy.passed().await;
+    // Nobody may ask where that is off, which is so if nothing is said.
+    let exchange = Exchange::start();
+    let scenario = Scenario::plays_when_answered("", CALLER)
+        .request_with("REFER", "Refer-To: <sip:carol@127.0.0.1>\n", "")
+        .response(405)
+        .ends();
+    Sipp::call(&scenario, CALLED, &exchange.address())
+        .passed()
+        .await;
 }

@@ -62,6 +62,8 @@ pub struct BridgeParts {
     pub gateways: Vec<Trunk>,
     /// Decides about redirections.
     pub redirects: Redirects,
+    /// The same of whom the other side of a call wants in its place.
+    pub referrals: Redirects,
 }
 
 impl EmbeddedSip {
@@ -78,6 +80,7 @@ impl EmbeddedSip {
             prompts,
             gateways,
             redirects,
+            referrals,
         } = parts;
         let settings = BridgeSettings {
             sockets,
@@ -85,6 +88,7 @@ impl EmbeddedSip {
             prompts: Some(prompts),
             gateways,
             redirects: Some(redirects),
+            referrals: sip.accept_refer.then_some(referrals),
             ..settings(sip, rtc, tls, owners, quota)?
         };
         let rooms = Arc::new(Local { server, api_key });
@@ -321,6 +325,7 @@ fn settings(
         gateways: Vec::new(),
         gateway_checks: sip.gateway_check_seconds,
         redirects: None,
+        referrals: None,
         // The server does not start with a setting that cannot be read.
         phones: phones(sip).unwrap_or_default(),
         // The server does not start with a setting that cannot be read.

@@ -45,6 +45,8 @@ pub(super) struct Acl {
     pub registrars: Registrars,
     /// Telephones that may register.
     pub phones: Phones,
+    /// Whether REFER is taken.
+    pub refers: bool,
     refusals: Mutex<LogInterval>,
     /// For networks that may call, and for all others.
     answers: Mutex<[TokenBucket; 2]>,
@@ -60,6 +62,7 @@ impl Acl {
     pub fn with(allowed: Vec<IpNet>, phones: Phones) -> Self {
         Self {
             phones,
+            refers: false,
             allowed,
             refused: Refusals::default(),
             registrars: Registrars::default(),

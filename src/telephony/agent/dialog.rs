@@ -13,6 +13,8 @@ use super::header::{Address, decode, encode_user};
 pub(super) const PRODUCT: &str = concat!("vivavoce/", env!("CARGO_PKG_VERSION"));
 /// Value of `Allow`: what is carried out.
 pub const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, PRACK, UPDATE, INFO, NOTIFY";
+/// The same where REFER is taken.
+const ALLOW_REFER: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, PRACK, UPDATE, INFO, NOTIFY, REFER";
 /// Value of `Supported`.
 const SUPPORTED: &str = "100rel, replaces";
 const SDP: &str = "application/sdp";
@@ -43,6 +45,8 @@ pub(super) struct Dialog {
     refers_before: VecDeque<u32>,
     /// The user of our `Contact`.
     user: String,
+    /// Whether REFER is taken.
+    pub takes_refer: bool,
 }
 
 impl Dialog {
@@ -63,6 +67,7 @@ impl Dialog {
             refers: Vec::new(),
             refers_before: VecDeque::new(),
             user: encode_user(user),
+            takes_refer: false,
             call_id,
         }
     }
@@ -102,6 +107,7 @@ impl Dialog {
             refers: Vec::new(),
             refers_before: VecDeque::new(),
             user: encode_user(&user),
+            takes_refer: false,
         })
     }
 
@@ -220,7 +226,7 @@ impl Dialog {
         }
         headers.push(Header::UserAgent(PRODUCT.into()));
         if matches!(method, Method::Invite) {
-            headers.push(Header::Allow(ALLOW.into()));
+            headers.push(Header::Allow(self.allow().into()));
             headers.push(Header::Supported(SUPPORTED.into()));
         }
         headers.extend(more);
@@ -239,11 +245,15 @@ impl Dialog {
         }
     }
 
+    const fn allow(&self) -> &'static str {
+        if self.takes_refer { ALLOW_REFER } else { ALLOW }
+    }
+
     /// Headers of a response that establishes or keeps the dialog.
     pub fn answer_headers(&self, flow: &Flow) -> Vec<Header> {
         vec![
             Header::Contact(flow.contact(&self.user).into()),
-            Header::Allow(ALLOW.into()),
+            Header::Allow(self.allow().into()),
             Header::Supported(SUPPORTED.into()),
         ]
     }

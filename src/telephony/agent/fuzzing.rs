@@ -15,6 +15,8 @@ use super::digest::{Asker, Authenticator, Challenge, Credentials};
 use super::header::Address;
 use super::in_dialog::{session_timer, unsupported};
 use super::notify_and_info::{self, Notification};
+use super::referral::ReferRequest;
+use super::replaces::Replaces;
 use super::stream::{Cutter, Piece};
 use super::{bounds, client};
 use vivavoce_core::fuzzing::{Target, text};
@@ -51,7 +53,8 @@ const MESSAGES: [&[u8]; 5] = [
       Max-Forwards: 70\r\nFrom: \"A \\\" b\" <sip:%2B1@example.org:5060;ext=1>;tag=1\r\nTo: <tel:+14155550199>\r\n\
       Call-ID: a@b\r\nCSeq: 1 INVITE\r\nContact: <sip:x@192.0.2.7:5060;transport=udp>;expires=3\r\n\
       Record-Route: <sip:192.0.2.8;lr>,<sip:192.0.2.9;lr>\r\nRequire: timer, 100rel\r\nSupported: timer\r\n\
-      Session-Expires: 1800;refresher=uac\r\nP-Asserted-Identity: <sip:+1@h>\r\nX-One: 1\r\n two\r\n\
+      Session-Expires: 1800;refresher=uac\r\nReplaces: c@d;to-tag=1;from-tag=2;early-only\r\n\
+      Refer-To: <sip:c@h?Replaces=c%40d%3Bto-tag%3D1%3Bfrom-tag%3D2>\r\nP-Asserted-Identity: <sip:+1@h>\r\nX-One: 1\r\n two\r\n\
       Content-Type: application/sdp\r\nContent-Length: 28\r\n\r\nv=0\r\nm=audio 9 RTP/AVP 0 8\r\n",
     b"NOTIFY sip:a@h SIP/2.0\r\nv: SIP/2.0/UDP h;branch=z9hG4bK1;received=192.0.2.1\r\nf: <sip:b@h>;tag=1\r\n\
       t: <sip:a@h>;tag=2\r\ni: c\r\nCSeq: 4294967295 NOTIFY\r\no: refer;id=93\r\n\
@@ -86,11 +89,13 @@ fn message(input: &[u8]) {
             let _timer = (session_timer(&request), unsupported(&request));
             let _news = (Notification::read(&request), notify_and_info::id(&request));
             let _key = notify_and_info::digit(&request);
+            let _wish = ReferRequest::read(&request);
             let told = client::told(&request.headers);
             assert!(told.len() <= 128);
             for (_, value) in &told {
                 let address = Address::parse(value);
                 let _parts = (address.user(), address.host(), address.tag());
+                let _replaces = Replaces::parse(value);
             }
             if let Some(sdp) = sdp(&request, &request.body) {
                 assert!(sdp.len() <= request.body.len() + 2);

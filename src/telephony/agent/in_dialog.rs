@@ -12,6 +12,7 @@ use super::client::{Caller, lock};
 use super::dialog::{Body, sdp};
 use super::leg::LegEvent;
 use super::notify_and_info::Notification;
+use super::referral::ReferRequest;
 
 /// A 2xx to a re-INVITE is retransmitted for 32 s (64·T1).
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
@@ -182,7 +183,11 @@ async fn answer_request(
         Method::Options => (200, None),
         Method::PRack if caller.reliable.take(&request) => (200, None),
         Method::PRack => (481, None),
-        // Among them REFER: accepting it would place a call to a target of the other side's choice, at our cost.
+        // It places a call to a target of the other side's choice, at our cost.
+        Method::Refer if caller.transports.acl.refers => match ReferRequest::read(&request) {
+            Some(wish) => (202, Some(LegEvent::Asked(wish))),
+            None => (400, None),
+        },
         _ => (405, None),
     };
     let flow = lock(&caller.flow).clone();

@@ -21,6 +21,7 @@ use super::flow::Flow;
 use super::header::Address;
 use super::in_dialog::{Offered, answer_requests, response, session_timer, unsupported};
 use super::notify_and_info::Notification;
+use super::referral::ReferRequest;
 use super::replaces::{DialogId, Replaces};
 use super::unacknowledged::{Trial, Watch};
 
@@ -73,6 +74,8 @@ pub enum LegEvent {
         /// The status code, if there was a response.
         code: Option<u16>,
     },
+    /// The other side wants somebody else in its place. It is told how far that is by [`Leg::notify`].
+    Asked(ReferRequest),
     /// A DTMF digit in INFO (`application/dtmf-relay`).
     Digit(char),
     /// The other side takes no such INFO: a digit of ours was not sent.
@@ -164,6 +167,8 @@ pub struct Leg {
     ladder: Ladder,
     /// Digits that are sent by INFO.
     digits: Option<mpsc::Sender<char>>,
+    /// What the other side is told of its REFERs: their CSeqs and statuses.
+    notes: Option<mpsc::Sender<(u32, u16)>>,
 }
 
 enum Role {
@@ -224,6 +229,7 @@ impl Leg {
             role,
             ladder,
             digits: None,
+            notes: None,
         }
     }
 
@@ -383,6 +389,22 @@ impl Leg {
         for digit in digits.chars() {
             let _full = waiting.try_send(digit);
         }
+    }
+
+    /// Tells the other side how far its REFER with this CSeq is, one after the other.
+    pub fn notify(&mut self, id: u32, code: u16) {
+        let waiting = self.notes.get_or_insert_with(|| {
+            let (notes, mut waiting) = mpsc::channel::<(u32, u16)>(WAITING);
+            let caller = Arc::clone(&self.caller);
+            tokio::spawn(async move {
+                while let Some((id, code)) = waiting.recv().await {
+                    let (headers, body) = super::referral::notification(id, code);
+                    caller.transact(Method::Notify, headers, Some(body)).await;
+                }
+            });
+            notes
+        });
+        let _full = waiting.try_send((id, code));
     }
 
     /// Sends BYE, without waiting for the response.

@@ -15,6 +15,7 @@ pub mod header;
 mod in_dialog;
 mod leg;
 mod notify_and_info;
+mod referral;
 mod register;
 mod registrar;
 mod repetitions;
@@ -54,6 +55,7 @@ pub(crate) use flow::source_towards;
 pub use in_dialog::Offered;
 pub use leg::{Failure, Invitation, Leg, LegEvent, allows_info};
 pub use notify_and_info::Notification;
+pub use referral::ReferRequest;
 pub use register::Binding;
 use transports::Transports;
 pub use unacknowledged::Unacknowledged;
@@ -101,6 +103,8 @@ pub struct AgentSettings {
     pub shows_users: bool,
     /// Telephones that may register.
     pub phones: Phones,
+    /// Whether REFER is taken.
+    pub refers: bool,
 }
 
 /// The user agent. It runs until [`Self::stop`].
@@ -166,11 +170,13 @@ impl Agent {
             advertised,
             shows_users,
             phones,
+            refers,
         } = settings;
         let ladders = Ladders::new(shows_users);
         let (arrivals, arriving) = mpsc::channel(WAITING_CALLS);
         let (calls, invitations) = mpsc::channel(WAITING_CALLS);
-        let acl = Acl::with(allowed, phones);
+        let mut acl = Acl::with(allowed, phones);
+        acl.refers = refers;
         let trials = Trials::new(unacknowledged);
         let transports = Transports::new(acl, trials, tls, advertised, ladders, arrivals);
         let transports = Arc::new(transports);
@@ -237,6 +243,7 @@ impl Agent {
         let to_header = format!("<sip:{to}@{host}>");
         let call_id = format!("{:016x}{:016x}@vivavoce", random::u64(), random::u64());
         let mut dialog = Dialog::outbound(call_id, &from_header, &to_header, target, user);
+        dialog.takes_refer = self.transports.acl.refers;
         if let Some(proxy) = &outbound.proxy {
             dialog.route_by(format!("<sip:{proxy}{parameter};lr>"));
         }
@@ -525,11 +532,12 @@ fn invited(
         transports.flow_back(&transaction.endpoint_inner, connection, &via)
     });
     let dialog = Dialog::inbound(&transaction.original);
-    let (Some(flow), Some(dialog)) = (flow, dialog) else {
+    let (Some(flow), Some(mut dialog)) = (flow, dialog) else {
         let refused = leg::refuse(transaction, trial, StatusCode::BadRequest, Vec::new());
         tokio::spawn(refused);
         return;
     };
+    dialog.takes_refer = transports.acl.refers;
     let caller = Caller {
         transports: Arc::clone(transports),
         dialog: Mutex::new(dialog),

@@ -18,6 +18,7 @@ use super::super::call::{Call, Limits};
 use super::super::dispatch::{Entered, Facts, Gate, Placement, Route};
 use super::super::media::address_of;
 use super::super::refusals::Refused as Refusal;
+use super::outbound::Elsewhere;
 use super::{Inner, Slot, call_id, join};
 use vivavoce_auth::{Owner, Principal, Takeover};
 use vivavoce_config::{AcceptReplaces, RoomMode};
@@ -224,6 +225,7 @@ async fn start(
         arrival.owner().cloned(),
         leg.remote_address().to_string(),
     );
+    let elsewhere = Elsewhere::new(inner, &arrival.ends.ours);
     let membership = match placed {
         Some(placement) => {
             Membership::Joining(inner.begin_joining(arrival.join(placement, &identity)))
@@ -240,6 +242,7 @@ async fn start(
         media,
         membership,
         redial: None,
+        elsewhere,
         answer,
         dtmf: String::new(),
         handle,

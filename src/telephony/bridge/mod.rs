@@ -25,7 +25,7 @@ use super::phones::{Phone, Phones};
 use super::registrations::{Account, Registrar};
 use super::trunks::Trunks;
 pub use inbound::Desk;
-pub use outbound::{Redial, Redialled};
+pub use outbound::{Elsewhere, Redial, Redialled, Referred};
 use vivavoce_audio::SampleRate;
 use vivavoce_auth::{Owner, Principal, Takeover};
 use vivavoce_config::{AcceptReplaces, RoomMode, SipTransport};
@@ -129,6 +129,8 @@ pub struct BridgeSettings {
     pub gateway_checks: Duration,
     /// Says whether a call may be redirected to a URI, and how it is reached there; none may without it.
     pub redirects: Option<Redirects>,
+    /// The same of whom the other side of a call wants in its place; nobody without it.
+    pub referrals: Option<Redirects>,
     /// Telephones that may register here.
     pub phones: Vec<Phone>,
     /// Accounts that are kept registered elsewhere.
@@ -174,6 +176,7 @@ struct Kept {
     prompts: Option<Arc<dyn Prompts>>,
     challenger: Challenger,
     health: outbound::Health,
+    referrals: Option<Redirects>,
     redirects: Option<Redirects>,
     gateways: checks::Gateways,
 }
@@ -358,6 +361,7 @@ impl Bridge {
             advertised: settings.advertised,
             shows_users: settings.trace_numbers,
             phones: Phones::new(settings.phones),
+            refers: settings.referrals.is_some(),
         });
         let mut addresses = Vec::new();
         for listen in &settings.listen {
@@ -390,6 +394,7 @@ impl Bridge {
                 challenger: Challenger::new(Instant::now()),
                 health: outbound::Health::default(),
                 redirects: settings.redirects,
+                referrals: settings.referrals,
                 gateways: checks::Gateways::new(settings.gateways),
             },
             registrar,

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::super::agent::digest::Credentials;
-use super::super::agent::{Leg, Outbound, Protocol, Reached, resolve};
+use super::super::agent::{Leg, Outbound, Protocol, Reached, ReferRequest, resolve};
 use super::super::call::attributes::{self, Ends};
 use super::super::call::task::{CallHandle, Membership, Task};
 use super::super::call::{Call, Limits};
@@ -223,6 +223,94 @@ pub struct Redialled {
     pub redial: Redial,
 }
 
+/// Calls whom the other side of a call wants in its place.
+pub struct Elsewhere {
+    inner: Arc<Inner>,
+    shown: Shown,
+}
+
+/// Somebody who is called in the place of another.
+pub struct Referred {
+    /// The leg.
+    pub leg: Leg,
+    /// Where the media of the other side may come from.
+    pub peer: IpAddr,
+    /// Whether only public addresses are meant.
+    pub public_only: bool,
+}
+
+impl Elsewhere {
+    /// Of a call on this number of ours.
+    pub(super) fn new(inner: &Arc<Inner>, ours: &str) -> Self {
+        Self {
+            inner: Arc::clone(inner),
+            shown: Shown {
+                from: ours.to_owned(),
+                display_name: None,
+                hides_caller: false,
+            },
+        }
+    }
+
+    /// Calls somebody, if they may be called.
+    pub fn call(
+        &self,
+        wish: &ReferRequest,
+        offer: String,
+    ) -> Option<oneshot::Receiver<Option<Referred>>> {
+        let referrals = self.inner.settings.referrals.as_ref()?;
+        let (to, mut trunk) = referrals(&wish.uri)?;
+        let replaces = wish.replaces.clone();
+        trunk
+            .headers
+            .extend(replaces.map(|value| ("Replaces".to_owned(), value)));
+        let mut hops = Hops {
+            stops: VecDeque::from([Stop { trunk, to }]),
+            current: None,
+            last: None,
+        };
+        let (inner, shown) = (Arc::clone(&self.inner), self.shown.clone());
+        let (done, referred) = oneshot::channel();
+        tokio::spawn(async move {
+            let dialled = hops.next(&inner).await.and_then(|hop| {
+                let (peer, public_only) = (hop.remote.ip(), !hop.trunk.private);
+                let leg = inner.dial(&shown, hop, offer)?;
+                Ok(Referred {
+                    leg,
+                    peer,
+                    public_only,
+                })
+            });
+            let dialled = dialled.inspect_err(
+                |error| tracing::warn!(%error, "whom a call is referred to cannot be called"),
+            );
+            // Nobody waits where the call has ended.
+            if let Err(Some(referred)) = done.send(dialled.ok()) {
+                referred.leg.cancel();
+            }
+        });
+        Some(referred)
+    }
+}
+
+/// Who is seen to call.
+#[derive(Debug, Clone)]
+struct Shown {
+    from: String,
+    display_name: Option<String>,
+    hides_caller: bool,
+}
+
+impl From<&NewCall> for Shown {
+    fn from(call: &NewCall) -> Self {
+        Self {
+            from: call.from.as_str().to_owned(),
+            display_name: call.display_name.clone(),
+            hides_caller: call.hides_caller,
+        }
+    }
+}
+
 impl Redial {
     /// Whether there is somewhere else.
     pub fn has_more(&self) -> bool {
@@ -287,7 +375,7 @@ impl Redial {
     fn at(self, hop: Hop, offer: String) -> Option<Redialled> {
         let (peer, public_only) = (hop.remote.ip(), !hop.trunk.private);
         let gateway = hop.trunk.gateway.to_string();
-        match self.inner.dial(&self.call, hop, offer) {
+        match self.inner.dial(&Shown::from(&self.call), hop, offer) {
             Ok(leg) => {
                 tracing::info!(gateway, "a call goes to the next gateway");
                 Some(Redialled {
@@ -355,7 +443,7 @@ pub(super) async fn place(
     // An outbound call: the room stays.
     inner.rooms.keep(&call.room).await;
     let gateway = hop.trunk.gateway.to_string();
-    let leg = inner.dial(&call, hop, offer)?;
+    let leg = inner.dial(&Shown::from(&call), hop, offer)?;
     link.control
         .attributes(attributes::of_dialog(leg.call_id(), None));
     let limits = Limits {
@@ -371,6 +459,10 @@ pub(super) async fn place(
         gateway,
     );
     let dtmf = call.dtmf.clone();
+    let elsewhere = Elsewhere {
+        inner: Arc::clone(inner),
+        shown: Shown::from(&call),
+    };
     let redial = Redial {
         inner: Arc::clone(inner),
         call,
@@ -383,6 +475,7 @@ pub(super) async fn place(
         media,
         membership: Membership::Joined(link),
         redial: Some(redial),
+        elsewhere,
         answer: None,
         dtmf,
         handle,
@@ -484,7 +577,7 @@ impl Inner {
         joined.map_err(|error| CallError::new(CallErrorKind::Unavailable, error))
     }
 
-    fn dial(&self, call: &NewCall, hop: Hop, offer: String) -> Result<Leg, CallError> {
+    fn dial(&self, shown: &Shown, hop: Hop, offer: String) -> Result<Leg, CallError> {
         let Hop {
             trunk,
             to,
@@ -499,11 +592,11 @@ impl Inner {
             host: trunk.gateway.to_string(),
             proxy: proxy.map(|via| via.at.to_string()),
             identity: trunk.identity,
-            hides_caller: call.hides_caller,
+            hides_caller: shown.hides_caller,
             to: to.as_str().to_owned(),
-            from: call.from.as_str().to_owned(),
+            from: shown.from.clone(),
             from_domain: trunk.from_domain.clone(),
-            display_name: call.display_name.clone(),
+            display_name: shown.display_name.clone(),
             credentials: login.map(|login| Credentials {
                 username: login.username.clone(),
                 password: login.password.expose().to_owned(),

@@ -3,6 +3,7 @@
 
 pub mod attributes;
 pub mod pin;
+mod referral;
 pub mod task;
 #[cfg(test)]
 mod tests;

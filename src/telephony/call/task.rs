@@ -9,11 +9,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{interval, sleep_until, timeout};
 
 use super::super::agent::replaces::DialogId;
-use super::super::agent::{Failure, Invitation, Leg, LegEvent, Offered, allows_info};
-use super::super::bridge::{Desk, Redial, Redialled, Rooms};
+use super::super::agent::{Failure, Invitation, Leg, LegEvent, Offered, ReferRequest, allows_info};
+use super::super::bridge::{Desk, Elsewhere, Redial, Redialled, Referred, Rooms};
 use super::super::ladder::Ladder;
 use super::super::media::{CallMedia, MediaEvent, MediaReport};
 use super::pin::{PinEntry, Prompt, Step};
+use super::referral::{self, Referral};
+use super::transfer::BYE_AFTER;
 use super::{Call, Input, Outcome, Output, attributes};
 use vivavoce_auth::Owner;
 use vivavoce_seams::rooms::link::{LinkControl, LinkEvent, LinkEvents, RoomLink, TelephoneKey};
@@ -381,6 +383,8 @@ pub struct Task {
     pub membership: Membership,
     /// Where an outbound call goes if this leg fails.
     pub redial: Option<Redial>,
+    /// Calls whom the other side wants in its place.
+    pub elsewhere: Elsewhere,
     /// The answer to an inbound call's offer.
     pub answer: Option<String>,
     /// DTMF digits to send after the answer.
@@ -409,6 +413,7 @@ enum Woken {
     Link(Option<LinkEvent>),
     Joined(Result<RoomLink, String>),
     Redialled(Option<Box<Redialled>>),
+    Referral(referral::Step),
     Media(MediaEvent),
     Command(Option<Command>),
     Tick,
@@ -423,6 +428,10 @@ struct Running {
     pin: Option<(Box<Desk>, PinEntry)>,
     /// The leg that takes the place of one that has failed.
     redialling: Option<oneshot::Receiver<Option<Redialled>>>,
+    /// Whom the other side wants in its place.
+    referral: Option<Referral>,
+    /// Whether the other side has hung up meanwhile.
+    left: bool,
     /// Whether media has been negotiated.
     agreed: bool,
     /// Whether it is parted from its room.
@@ -472,6 +481,8 @@ impl Task {
             room,
             pin,
             redialling: None,
+            referral: None,
+            left: false,
             agreed,
             held: false,
             moving: None,
@@ -541,6 +552,7 @@ impl Running {
                 command = self.task.commands.recv() => Woken::Command(command),
                 event = self.task.leg.next() => Woken::Leg(event),
                 woken = self.room.next() => woken,
+                step = referral::next(&mut self.referral) => Woken::Referral(step),
                 redialled = redialled(&mut self.redialling) => Woken::Redialled(redialled),
                 event = self.task.media.next_event() => Woken::Media(event),
                 () = wait_until(deadline) => Woken::Tick,
@@ -552,6 +564,7 @@ impl Running {
                 Woken::Leg(event) => self.on_leg(event).await,
                 Woken::Link(event) => self.on_link(event),
                 Woken::Joined(joined) => self.on_joined(joined),
+                Woken::Referral(step) => self.on_referral(step),
                 Woken::Redialled(redialled) => Some(self.on_redialled(redialled)),
                 Woken::Media(event) => self.on_media(event),
                 Woken::Command(command) => self.on_command(command),
@@ -689,6 +702,10 @@ impl Running {
             }
             LegEvent::Notified(notification) => Input::Notified(notification),
             LegEvent::Referred { attempt, code } => Input::Referred { attempt, code },
+            LegEvent::Asked(wish) => {
+                self.refer(&wish);
+                return None;
+            }
             LegEvent::Digit(digit) => {
                 self.press(digit);
                 return None;
@@ -697,6 +714,11 @@ impl Running {
                 // From now on it hears tones.
                 self.info = false;
                 media.dtmf(digit.encode_utf8(&mut [0; 4]));
+                return None;
+            }
+            // Whoever is called takes its place, or nobody does.
+            LegEvent::Ended if self.referral.is_some() => {
+                self.left = true;
                 return None;
             }
             LegEvent::Ended => Input::Ended,
@@ -897,13 +919,104 @@ impl Running {
         state.peer = Some(leg.remote_address().ip());
     }
 
+    /// Calls whom the other side wants in its place.
+    fn refer(&mut self, wish: &ReferRequest) {
+        let is_free = self.task.call.active() && self.referral.is_none() && self.moving.is_none();
+        let dialling = is_free.then(|| {
+            let offer = self.task.media.offer();
+            self.task.elsewhere.call(wish, offer)
+        });
+        let call = &self.task.handle.sip_call_id;
+        match dialling {
+            Some(Some(dialling)) => {
+                tracing::info!(
+                    call,
+                    "the other side of a call wants somebody else in its place"
+                );
+                self.task.leg.notify(wish.id, 100);
+                self.referral = Some(Referral::new(wish.id, dialling, Instant::now()));
+            }
+            Some(None) => {
+                tracing::warn!(
+                    call,
+                    "a call is referred to where it may not go (sip.allowed_hosts, sip.allowed_destinations)"
+                );
+                self.task.leg.notify(wish.id, 603);
+            }
+            None => self.task.leg.notify(wish.id, 491),
+        }
+    }
+
+    fn on_referral(&mut self, step: referral::Step) -> Option<Input> {
+        let id = self.referral.as_ref()?.id;
+        let code = match step {
+            referral::Step::Nothing => return None,
+            referral::Step::Failed(code) => code,
+            referral::Step::Answered(referred, sdp) => match self.refer_to_answered(*referred, sdp)
+            {
+                Ok(former) => {
+                    self.referral = None;
+                    let (mut former, left) = (former, std::mem::take(&mut self.left));
+                    if !left {
+                        former.notify(id, 200);
+                        referral::leave(former, BYE_AFTER);
+                    }
+                    return None;
+                }
+                Err(code) => code,
+            },
+        };
+        if let Some(referral) = self.referral.take() {
+            referral.cancel();
+        }
+        if std::mem::take(&mut self.left) {
+            return Some(Input::Ended);
+        }
+        self.task.leg.notify(id, code);
+        None
+    }
+
+    /// Puts the leg of somebody who has answered in place of the one that there is, which is given back.
+    fn refer_to_answered(&mut self, referred: Referred, sdp: Option<String>) -> Result<Leg, u16> {
+        let Referred {
+            leg,
+            peer,
+            public_only,
+        } = referred;
+        let media = &mut self.task.media;
+        let former = self.task.leg.remote_address().ip();
+        media.redirect(peer);
+        let before = media.public_only(public_only);
+        if sdp.is_none_or(|sdp| media.accepted(&sdp).is_err()) {
+            media.redirect(former);
+            media.public_only(before);
+            referral::leave(leg, Duration::ZERO);
+            return Err(488);
+        }
+        Ok(self.take_over(leg))
+    }
+
+    /// Goes on with another leg; the former one is given back.
+    fn take_over(&mut self, leg: Leg) -> Leg {
+        self.info = leg.takes_info();
+        let former = std::mem::replace(&mut self.task.leg, leg);
+        let leg = &self.task.leg;
+        self.task.handle.follows(leg.ladder());
+        self.note_dialog();
+        let tag = leg.remote_tag();
+        self.tell_attributes(attributes::of_dialog(leg.call_id(), tag.as_deref()));
+        let call = &self.task.handle.sip_call_id;
+        tracing::info!(call, "another leg has taken the place of a call's");
+        former
+    }
+
     /// Takes another leg in place of the one that there is, with its media. In the room nothing changes but what is said of the
     /// dialog.
     fn replace(&mut self, invitation: Invitation) {
         if !self.task.call.active() {
             return invitation.refuse(481);
         }
-        if self.moving.is_some() {
+        if self.moving.is_some() || self.referral.is_some() {
             // It may be what the transfer was for: whoever was asked has to end that first.
             return invitation.refuse(491);
         }
@@ -923,20 +1036,7 @@ impl Running {
         };
         let leg = invitation.take();
         leg.answer(answer);
-        self.info = leg.takes_info();
-        let former = std::mem::replace(&mut self.task.leg, leg);
-        tokio::spawn(async move {
-            let _ended = timeout(GOODBYE, former.hang_up()).await;
-        });
-        let leg = &self.task.leg;
-        self.task.handle.follows(leg.ladder());
-        self.note_dialog();
-        let tag = leg.remote_tag();
-        self.tell_attributes(attributes::of_dialog(leg.call_id(), tag.as_deref()));
-        tracing::info!(
-            call = self.task.handle.sip_call_id,
-            "another leg has taken the place of a call's"
-        );
+        referral::leave(self.take_over(leg), Duration::ZERO);
     }
 
     fn hold(&mut self, request: HoldRequest) {
@@ -1034,6 +1134,9 @@ impl Running {
     /// The end: hangs up, leaves the room and reports it.
     async fn finish(mut self) {
         self.report();
+        if let Some(referral) = self.referral.take() {
+            referral.cancel();
+        }
         let control = self.room.control.take();
         let leaving = async {
             if let Some(control) = control {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::super::agent::Notification;
 
 /// A transferred call is hung up after so long unless the other side does, as in LiveKit's SIP service.
-const BYE_AFTER: Duration = Duration::from_secs(1);
+pub(super) const BYE_AFTER: Duration = Duration::from_secs(1);
 
 /// The outcome of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -313,9 +313,9 @@ impl CallMedia {
     }
 
     /// From now on, no media is sent to a private address that only a session description names, where the settings do not name
-    /// the other side.
-    pub const fn public_only(&mut self, public_only: bool) {
-        self.public_only = public_only;
+    /// the other side. Gives what held before.
+    pub const fn public_only(&mut self, public_only: bool) -> bool {
+        std::mem::replace(&mut self.public_only, public_only)
     }
 
     /// The call goes to another signalling peer.

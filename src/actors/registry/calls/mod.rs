@@ -374,6 +374,16 @@ impl CallRules {
         Some((callee, trunk))
     }
 
+    /// Where a call goes that the other side of another one asks for (RFC 3515); nowhere if it may not.
+    pub fn referred(&self, uri: &str) -> Option<(Callee, Trunk)> {
+        let (callee, trunk) = self.redirected(uri)?;
+        match &callee {
+            Callee::Number(number) => self.destinations.check(number).ok()?,
+            Callee::User(_) | Callee::Phone { .. } => {}
+        }
+        Some((callee, trunk))
+    }
+
     /// A tenant does not call with a number of another one, however it is written. The operator may use any.
     fn check_caller_id(&self, access: &Access, number: &PhoneNumber) -> Result<(), CallsError> {
         match access.tenant() {
