@@ -55,7 +55,8 @@ pub fn record(channels: Channels, complexity: u8, count: usize) {
             participants: Vec::new(),
             complete: false,
             goes_on: false,
-            last_part_at: None,
+            parts: Vec::new(),
+            cut: false,
             continues: None,
             file: None,
         };

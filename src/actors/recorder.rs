@@ -517,11 +517,12 @@ impl Scribe {
             self.pages.add(sound)?;
         }
         if let Some(end) = piece.end {
+            let pages = self.pages.finish(end.frames)?;
+            self.journal.append(&pages, &piece.lines)?;
+            // What goes on is whole as far as it goes.
             if end.goes_on {
                 self.journal.goes_on()?;
             }
-            let pages = self.pages.finish(end.frames)?;
-            self.journal.append(&pages, &piece.lines)?;
             return Ok(None);
         }
         let pages = self.pages.bytes.split();

@@ -382,6 +382,7 @@ fn file_of(key: String, metadata: &Metadata) -> RecordingFile {
         duration_ms: metadata.duration_ms,
         size: metadata.size,
         sha256: metadata.sha256.clone(),
+        goes_on: false,
     }
 }
 

@@ -36,6 +36,8 @@ const RESERVE: &str = "reserve";
 const RESERVE_BYTES: usize = 8 * 1024;
 /// Is there if another server's recording follows.
 const GOES_ON: &str = "goes_on";
+/// Is there since the store has said that the part before is not in it.
+const WAITS: &str = "waits";
 /// Is there if it is to be joined with the part that it follows.
 const JOINS: &str = "joins";
 /// The folder of the files of the part before it, and that of the files of both.
@@ -69,6 +71,17 @@ impl FinishedJournal {
         self.folder.join(BEFORE)
     }
 
+    /// The keys of the audio of the parts that were joined.
+    pub fn former_audio(&self, prefix: &str) -> io::Result<Option<String>> {
+        if !self.is_joined() {
+            return Ok(None);
+        }
+        let former = read_description(&self.former(), METADATA)?;
+        let location = RecordingLocation::of(&former);
+        let key = location.audio(prefix, &former);
+        Ok(Some(key).filter(|key| *key != location.audio(prefix, &self.metadata)))
+    }
+
     /// When the part began with which this one is still to be joined.
     pub fn joins(&self) -> io::Result<Option<u64>> {
         Ok(match self.metadata.continues {
@@ -77,19 +90,46 @@ impl FinishedJournal {
         })
     }
 
-    /// Since when it has been finished.
-    pub fn finished(&self) -> io::Result<SystemTime> {
-        fs::metadata(self.folder.join(METADATA))?.modified()
+    /// Waits for the part before, or goes on with that. Since when it has.
+    pub fn waits(&self) -> io::Result<SystemTime> {
+        let path = self.folder.join(WAITS);
+        match create(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        fs::metadata(path)?.modified()
+    }
+
+    /// Forgets what was fetched and joined.
+    pub fn part(&self) -> io::Result<()> {
+        for folder in [JOINED, BEFORE] {
+            remove_if_there(&self.folder.join(folder))?;
+        }
+        Ok(())
     }
 
     /// The same with the files of both parts: `write` makes the audio and the transcript in a folder, and says what they are.
     /// Once this returns they survive the process.
-    pub fn joined(self, write: impl FnOnce(&Path) -> io::Result<Metadata>) -> io::Result<Self> {
-        let files = self.folder.join(JOINED);
-        match fs::remove_dir_all(&files) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+    pub fn joined(
+        self,
+        write: impl FnOnce(&Path) -> io::Result<Metadata>,
+    ) -> Result<Self, (Box<Self>, io::Error)> {
+        match self.join(write) {
+            Ok((files, metadata)) => Ok(Self {
+                files,
+                metadata,
+                ..self
+            }),
+            Err(error) => Err((Box::new(self), error)),
         }
+    }
+
+    fn join(
+        &self,
+        write: impl FnOnce(&Path) -> io::Result<Metadata>,
+    ) -> io::Result<(PathBuf, Metadata)> {
+        let files = self.folder.join(JOINED);
+        remove_if_there(&files)?;
         DirBuilder::new().mode(0o700).create(&files)?;
         let mut metadata = write(&files)?;
         let complete = metadata.complete;
@@ -99,11 +139,12 @@ impl FinishedJournal {
         File::open(files.join(TRANSCRIPT))?.sync_all()?;
         write_description(&files, METADATA, &metadata)?;
         sync_folder(&self.folder)?;
-        Ok(Self {
-            files,
-            metadata,
-            ..self
-        })
+        Ok((files, metadata))
+    }
+
+    /// Whether its files are those of several parts.
+    pub fn is_joined(&self) -> bool {
+        self.files != self.folder
     }
 
     /// The path where the store keeps the upload progress of a file.
@@ -177,6 +218,8 @@ struct Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
+        // Before anybody looks: what is locked is taken for another server's.
+        drop(self.lock.take());
         self.live.names().remove(&self.name);
         if self.written {
             self.live.ended.notify_one();
@@ -486,6 +529,13 @@ impl Growing {
     }
 }
 
+fn remove_if_there(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .write(true)
@@ -591,7 +641,8 @@ pub(crate) mod tests {
             participants: Vec::new(),
             complete: false,
             goes_on: false,
-            last_part_at: None,
+            parts: Vec::new(),
+            cut: false,
             continues: None,
             file: None,
         }

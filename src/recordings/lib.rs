@@ -208,9 +208,14 @@ impl Recordings {
         if elsewhere.map_err(BeginError::Journal)?.is_some() {
             return Err(BeginError::Exists);
         }
-        let journals = self.journals.clone();
-        let begun = tokio::task::spawn_blocking(move || journals.begin(&metadata)).await;
-        let journal = match begun.unwrap_or_else(|error| Err(io::Error::other(error))) {
+        // Of one that was divided the journal has another name.
+        let known = location.clone();
+        let known = self.in_journals(move |journals| journals.look_up(&known));
+        if known.await.map_err(BeginError::Journal)?.is_some() {
+            return Err(BeginError::Exists);
+        }
+        let begun = self.in_journals(move |journals| journals.begin(&metadata));
+        let journal = match begun.await {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(BeginError::Exists);
             }

@@ -8,6 +8,7 @@ use vivavoce_auth::{Access, TenantId};
 /// The metadata of a recording (`metadata.json`). Unknown fields are ignored, so that older servers can read what newer
 /// ones have written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Metadata {
     /// The session's name.
     pub stream_id: String,
@@ -35,9 +36,12 @@ pub struct Metadata {
     /// have been joined.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub goes_on: bool,
-    /// When the last part of the audio began, Unix time in milliseconds, if it was joined of those of several servers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_part_at: Option<u64>,
+    /// When the parts of the audio began, Unix time in milliseconds, if it was joined of those of several servers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<u64>,
+    /// Whether one of these parts was cut off.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
     /// The `started_at` of the part at another server that this one follows, if they could not be joined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continues: Option<u64>,
@@ -58,9 +62,23 @@ pub struct Participant {
 }
 
 impl Metadata {
+    /// When its parts began.
+    pub fn begun(&self) -> &[u64] {
+        match self.parts.as_slice() {
+            [] => std::slice::from_ref(&self.started_at),
+            parts => parts,
+        }
+    }
+
     /// When the last of its parts began.
     pub fn ends_with(&self) -> u64 {
-        self.last_part_at.unwrap_or(self.started_at)
+        self.begun().last().copied().unwrap_or(self.started_at)
+    }
+
+    /// Whether the parts of another one are among its own.
+    pub fn has(&self, other: &Self) -> bool {
+        let begun = self.begun();
+        other.begun().iter().all(|part| begun.contains(part))
     }
 
     /// Whether somebody may fetch it; a public recording may be fetched by more callers than may list and delete it.

@@ -28,6 +28,7 @@ pub async fn upload(
         let path = journal.file(name);
         let (size, sha256) = measure(&path).await?;
         let progress = journal.progress_of(name);
+        // The audio of what was joined has another key than that of its parts.
         let replaces = match measure(&journal.former().join(name)).await {
             Err(StoreError::NotFound) => None,
             measured => Some(measured?.1),
@@ -51,6 +52,10 @@ pub async fn upload(
                 message: format!("{key} in the store differs from what was sent"),
             });
         }
+    }
+    // Nobody finds the former audio any more.
+    if let Some(former) = journal.former_audio(prefix).map_err(StoreError::Io)? {
+        store.delete(&former).await?;
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Tell;
-use super::joining::join;
+use super::joining::{Joined, join};
 use super::journal::{FinishedJournal, Journals};
 use super::recording_location::RecordingLocation;
 use super::upload::upload;
@@ -36,8 +36,6 @@ const LOOK: Duration = Duration::from_secs(5);
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 /// Exists in a journal that the store will never accept, and contains the reason.
 const GIVEN_UP: &str = "given_up";
-/// The store in which the server where a session goes on finds what was recorded before.
-const SHARED: &str = "s3";
 /// Exists beside the journals when somebody has asked for everything to be retried now.
 const RETRY: &str = ".retry";
 
@@ -312,11 +310,16 @@ impl Uploader {
             let finished = blocking(move || journals.finish(&finish)).await;
             let (journal, kept) = match finished {
                 Ok(Some(journal)) => match join(&*store, &prefix, journal).await {
-                    Ok(Some(journal)) => {
+                    Ok(Joined::Whole(journal)) => {
                         let kept = keep(&*store, &prefix, webhooks.as_ref(), &journal).await;
-                        (Some(journal), kept.map(|()| Kept::Stored))
+                        (Some(*journal), kept.map(|()| Kept::Stored))
                     }
-                    Ok(None) => (None, Ok(Kept::Waits)),
+                    // Whoever has joined it has told of it.
+                    Ok(Joined::Stored(journal)) => {
+                        let removed = blocking(move || journal.remove()).await;
+                        (None, removed.map(|()| Kept::Stored).map_err(StoreError::Io))
+                    }
+                    Ok(Joined::Waits) => (None, Ok(Kept::Waits)),
                     Err(error) => (None, Err(error)),
                 },
                 Ok(None) => (None, Ok(Kept::Stored)),
@@ -413,7 +416,7 @@ impl Uploader {
         tracing::error!(journal = %journal.folder.display(), %error, "a recording cannot be uploaded and is kept on local disk");
         metrics::recording_upload_failed();
         let message = error.to_string();
-        let written = tokio::fs::write(journal.file(GIVEN_UP), &message).await;
+        let written = tokio::fs::write(journal.folder.join(GIVEN_UP), &message).await;
         if let Err(error) = written {
             tracing::warn!(journal = name, %error, "could not record that an upload was given up; it will be attempted again");
         }
@@ -448,9 +451,7 @@ async fn keep(
     journal: &FinishedJournal,
 ) -> Result<(), StoreError> {
     upload(store, prefix, journal).await?;
-    // Whoever has the rest reports the whole; nobody else reads a folder, as far as is known.
-    let is_reported = !journal.metadata.goes_on || store.slug() != SHARED;
-    if let Some(webhooks) = webhooks.filter(|_| is_reported) {
+    if let Some(webhooks) = webhooks {
         let stored = EventKind::RecordingStored(sound(prefix, journal));
         webhooks.enqueue(&event(journal, stored)).await;
     }
@@ -465,6 +466,7 @@ fn sound(prefix: &str, journal: &FinishedJournal) -> RecordingFile {
         duration_ms: metadata.duration_ms,
         size: metadata.size,
         sha256: metadata.sha256.clone(),
+        goes_on: metadata.goes_on,
     }
 }
 

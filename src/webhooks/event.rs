@@ -171,6 +171,9 @@ pub struct RecordingFile {
     pub size: u64,
     /// SHA-256 in hexadecimal.
     pub sha256: String,
+    /// Whether it is a part: the session went on at another server, which reports the whole.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub goes_on: bool,
 }
 
 impl Event {
@@ -285,6 +288,7 @@ mod tests {
             duration_ms: 1_500,
             size: 9,
             sha256: "ab".to_owned(),
+            goes_on: false,
         };
         let failed = EventKind::RecordingFailed {
             file,

@@ -237,7 +237,8 @@ impl EgressService {
             participants: identity.into_iter().map(participant).collect(),
             complete: false,
             goes_on: false,
-            last_part_at: None,
+            parts: Vec::new(),
+            cut: false,
             continues: None,
             file,
         };

@@ -33,7 +33,8 @@ fn metadata() -> Metadata {
         participants: Vec::new(),
         complete: false,
         goes_on: false,
-        last_part_at: None,
+        parts: Vec::new(),
+        cut: false,
         continues: None,
         file: None,
     }

@@ -220,7 +220,8 @@ impl SessionActor {
             ],
             complete: false,
             goes_on: false,
-            last_part_at: None,
+            parts: Vec::new(),
+            cut: false,
             continues: None,
             file: None,
         }

@@ -8,6 +8,8 @@ use super::repair::{HEADER_PAGES, SILENCE, SILENCE_FRAMES, granule, seal, whole_
 use super::{BEGIN, CAPTURE, CONTINUED, END, HEADER, OpusHead};
 use crate::opus::{FRAME, clock_frames};
 
+/// Where the number of channels is in the identification header (RFC 7845, section 5.1).
+const CHANNELS: usize = 9;
 /// As many packets of silence are in a page: 200 ms.
 const SILENT_PACKETS: u8 = 10;
 /// Where these are in a page.
@@ -30,10 +32,18 @@ pub fn join(
         serial: None,
         sequence: 0,
     };
-    let mut first = Pages::new(first);
+    let (mut first, mut second) = (Pages::new(first), Pages::new(second));
     let mut position = 0;
+    // Decoders mix two channels where the header says one, and play one on both sides where it says two.
+    let head = second.next()?;
+    let channels = head
+        .as_ref()
+        .and_then(|page| content(&page.bytes).1.get(CHANNELS).copied());
     while let Some(mut page) = first.next()? {
         if page.is_header {
+            if let (true, Some(channels)) = (first.read == 1, channels) {
+                page.set_channels(|own| own.max(channels));
+            }
             output.write(&mut page.bytes, 0)?;
         } else if page.frames > 0 {
             position += page.frames;
@@ -51,7 +61,6 @@ pub fn join(
         output.write(&mut silent_page(packets), position)?;
         left -= u128::from(packets);
     }
-    let mut second = Pages::new(second);
     let mut ended = false;
     while let Some(mut page) = second.next()? {
         if !page.is_header {
@@ -105,6 +114,14 @@ struct Page {
 impl Page {
     fn flags(&self) -> u8 {
         self.bytes.get(FLAGS).copied().unwrap_or_default()
+    }
+
+    fn set_channels(&mut self, change: impl FnOnce(u8) -> u8) {
+        let (lacing, _) = content(&self.bytes);
+        let at = HEADER + lacing.len() + CHANNELS;
+        if let Some(channels) = self.bytes.get_mut(at) {
+            *channels = change(*channels);
+        }
     }
 
     fn set_flags(&mut self, change: impl FnOnce(u8) -> u8) {
@@ -282,6 +299,28 @@ mod tests {
             prop_assert_eq!(heard, whole);
             let known = repair(&mut Cursor::new(joined)).unwrap().unwrap();
             prop_assert_eq!((known.frames, known.was_ended, known.channels), (whole, true, 1));
+        }
+    }
+
+    #[test]
+    fn two_channels_stay_two_whichever_part_has_them() {
+        let stereo = OpusHead {
+            channels: Channels::Stereo,
+            ..HEAD
+        };
+        let of = |head| {
+            let mut writer = OggOpusWriter::new(head, "vivavoce", &[], 1, PAGE_TIME).unwrap();
+            let mut bytes = writer.push(&[31 << 3, 1, 2]).unwrap().to_vec();
+            bytes.extend_from_slice(&writer.finish(None));
+            bytes
+        };
+        for (first, second) in [(HEAD, stereo), (stereo, HEAD), (HEAD, HEAD)] {
+            let mut joined = Vec::new();
+            join(&of(first)[..], Duration::ZERO, &of(second)[..], &mut joined).unwrap();
+            let mut reader = OggOpusReader::new();
+            reader.push(&joined);
+            let meant = if first == second { HEAD } else { stereo };
+            assert_eq!(reader.next_item().unwrap(), Some(OggItem::Head(meant)));
         }
     }
 
