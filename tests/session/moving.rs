@@ -307,8 +307,11 @@ async fn what_two_servers_have_recorded_of_a_session_is_one_recording_in_their_s
     let events = is_recorded_at_both(&mut pair, "one").await;
     let warning = events.iter().find(|event| event["type"] == "warning");
     assert_eq!(warning, None);
-    // It is told of once, when it is whole.
+    // It is told of as a part, and when it is whole.
+    let first = next_of(&mut receiver, "recording.stored");
+    assert_eq!(first["body"]["goes_on"], true, "{first}");
     let told = next_of(&mut receiver, "recording.stored");
+    assert_eq!(told["body"]["goes_on"], Value::Null, "{told}");
     let second = &pair.servers[1];
     let sound = stored(second, "one").await;
     let get = async |path: &str| {

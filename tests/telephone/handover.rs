@@ -38,7 +38,7 @@ fn exchange(settings: &[(&str, &str)]) -> (Exchange, tempfile::TempDir) {
     (Exchange::with(&all), folder)
 }
 
-async fn post(exchange: &Exchange, path: &str, body: Value) -> (u16, Value) {
+pub async fn post(exchange: &Exchange, path: &str, body: Value) -> (u16, Value) {
     ask(&exchange.server, Method::POST, path, None, &body).await
 }
 

@@ -1,16 +1,17 @@
 //! Calls that take the place of others (RFC 3891): of a transfer whose two parties are connected by their own exchange, and
 //! of somebody who calls in the place of another.
 
+use reqwest::Method;
 use serde_json::json;
 
-use super::handover::{AGENT, PERSON, becomes, begin, finish};
+use super::handover::{AGENT, PERSON, becomes, begin, finish, post};
 use super::rig::PATIENCE;
 use super::rig::baresip::Baresip;
 use super::rig::sipp::{Run, Scenario, Sipp};
 use super::{Exchange, PHONE, ROOM};
 use crate::harness::{client, eventually};
 use crate::rooms::client::{Client, Kind};
-use crate::rooms::join;
+use crate::rooms::{KEY, SECRET, ask, join, token};
 
 const CALLER: u32 = 440;
 const CALLED: &str = "+14155550199";
@@ -71,8 +72,8 @@ async fn the_two_of_a_transfer_are_connected_by_their_own_exchange() {
         .transfers(&["100 Trying", "200 OK"])
         .ended();
     let mut caller = Sipp::start(scenario).await;
-    // The caller would have its place: it ends the call with us.
-    let mut person = Sipp::start(Scenario::answers().pause(2_000).ends()).await;
+    // The caller would have its place. It does not end the call with us.
+    let mut person = Sipp::start(Scenario::answers().ended()).await;
     let exchange = Exchange::start();
     let mut ann = join(&exchange.server, Kind::Python, ROOM, "ann").await;
     ann.publish(AGENT).await;
@@ -189,7 +190,16 @@ async fn somebody_else_goes_on_in_the_place_of_a_caller() {
     let sessions = client().get(format!("{}/sessions", exchange.server.url));
     let sessions = sessions.send().await.unwrap().text().await.unwrap();
     assert!(sessions.contains("(sip.accept_replaces)"), "{sessions}");
-    ann.hears(&identity, CALLER).await;
+    // Nor has who offers no sound that there could be, or none at all. The call goes on.
+    for scenario in [
+        Scenario::offers_a_codec_that_is_not_known(&meant, 488),
+        Scenario::offers_nothing(&meant, 488),
+    ] {
+        Sipp::call(&scenario, CALLED, &exchange.address())
+            .passed()
+            .await;
+    }
+    still_hears(&mut ann, &identity, CALLER).await;
     let mut second = Sipp::call(&plays(&meant, PERSON), "anybody", &exchange.address());
     first.passed().await;
     ann.hears(&identity, PERSON).await;
@@ -207,6 +217,60 @@ async fn somebody_else_goes_on_in_the_place_of_a_caller() {
     exchange.hang_up(LOBBY, &identity).await;
     second.passed().await;
     ann.leave().await;
+}
+
+#[tokio::test]
+async fn a_caller_who_hangs_up_while_the_exchange_is_asked_has_not_been_connected() {
+    let scenario = Scenario::answers().receive("REFER").pause(300).ends();
+    let mut caller = Sipp::start(scenario).await;
+    let mut person = Sipp::start(Scenario::answers().ended()).await;
+    let exchange = Exchange::start();
+    let call = exchange.call(&caller.address()).await;
+    exchange.answered(&call).await;
+    let id = begin(&exchange, &person.address()).await;
+    becomes(&exchange, &id, "consulting").await;
+    let path = format!("/sip/transfers/{id}/complete");
+    let (status, answer) = post(&exchange, &path, json!({"by": "refer"})).await;
+    assert_eq!(status, 500, "{answer}");
+    assert_eq!(becomes(&exchange, &id, "failed").await, "caller_left");
+    caller.passed().await;
+    person.passed().await;
+}
+
+#[tokio::test]
+async fn a_call_that_a_trunk_has_let_in_is_replaced_by_way_of_that_trunk_only() {
+    let keys = [("RTC_API_KEY", KEY), ("RTC_API_SECRET", SECRET)];
+    let exchange = Exchange::with(&keys);
+    let trunk = json!({"trunk": {"name": "t", "numbers": [CALLED], "authUsername": "u", "authPassword": "p"}});
+    let grants = json!({});
+    let token = token(600, &grants, &json!({"sip": {"admin": true}}));
+    let path = "/twirp/livekit.SIP/CreateSIPInboundTrunk";
+    let (status, answer) = ask(&exchange.server, Method::POST, path, Some(&token), &trunk).await;
+    assert_eq!(status, 200, "{answer}");
+    let scenario = Scenario::logs_in("u", "p").until_answered().ended();
+    let mut first = Sipp::call(&scenario, CALLED, &exchange.address());
+    let known = dialog_of(&first, true).await;
+    let call = exchange
+        .until("active", |call| call["status"] == "active")
+        .await;
+    let replaces = format!(
+        "Replaces: {};to-tag={};from-tag={}\n",
+        known.call_id, known.servers, known.own
+    );
+    // By a name that no trunk has, no password would be asked for.
+    let scenario = Scenario::is_refused(&replaces, 403);
+    Sipp::call(&scenario, "anybody", &exchange.address())
+        .passed()
+        .await;
+    let identity = call["participant_identity"].as_str().unwrap();
+    exchange.hang_up(LOBBY, identity).await;
+    first.passed().await;
+}
+
+/// The tone goes on: longer than what is measured of it.
+async fn still_hears(ann: &mut Client, identity: &str, hertz: u32) {
+    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    ann.hears(identity, hertz).await;
 }
 
 #[tokio::test]

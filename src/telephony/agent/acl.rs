@@ -47,6 +47,8 @@ pub(super) struct Acl {
     pub phones: Phones,
     /// Whether REFER is taken.
     pub refers: bool,
+    /// Whether calls may take the place of others.
+    pub replaces: bool,
     refusals: Mutex<LogInterval>,
     /// For networks that may call, and for all others.
     answers: Mutex<[TokenBucket; 2]>,
@@ -63,6 +65,7 @@ impl Acl {
         Self {
             phones,
             refers: false,
+            replaces: false,
             allowed,
             refused: Refusals::default(),
             registrars: Registrars::default(),

@@ -15,8 +15,9 @@ pub(super) const PRODUCT: &str = concat!("vivavoce/", env!("CARGO_PKG_VERSION"))
 pub const ALLOW: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, PRACK, UPDATE, INFO, NOTIFY";
 /// The same where REFER is taken.
 const ALLOW_REFER: &str = "INVITE, ACK, CANCEL, BYE, OPTIONS, PRACK, UPDATE, INFO, NOTIFY, REFER";
-/// Value of `Supported`.
-const SUPPORTED: &str = "100rel, replaces";
+/// Value of `Supported`, and the same where calls may take the place of others.
+const SUPPORTED: &str = "100rel";
+const SUPPORTED_REPLACES: &str = "100rel, replaces";
 const SDP: &str = "application/sdp";
 const MAX_FORWARDS: u8 = 70;
 /// CSeqs of earlier REFERs that are remembered.
@@ -47,6 +48,8 @@ pub(super) struct Dialog {
     user: String,
     /// Whether REFER is taken.
     pub takes_refer: bool,
+    /// Whether calls may take the place of others.
+    pub takes_replaces: bool,
 }
 
 impl Dialog {
@@ -68,6 +71,7 @@ impl Dialog {
             refers_before: VecDeque::new(),
             user: encode_user(user),
             takes_refer: false,
+            takes_replaces: false,
             call_id,
         }
     }
@@ -108,6 +112,7 @@ impl Dialog {
             refers_before: VecDeque::new(),
             user: encode_user(&user),
             takes_refer: false,
+            takes_replaces: false,
         })
     }
 
@@ -227,7 +232,7 @@ impl Dialog {
         headers.push(Header::UserAgent(PRODUCT.into()));
         if matches!(method, Method::Invite) {
             headers.push(Header::Allow(self.allow().into()));
-            headers.push(Header::Supported(SUPPORTED.into()));
+            headers.push(Header::Supported(self.supported().into()));
         }
         headers.extend(more);
         let body = body.map(|body| {
@@ -245,6 +250,14 @@ impl Dialog {
         }
     }
 
+    const fn supported(&self) -> &'static str {
+        if self.takes_replaces {
+            SUPPORTED_REPLACES
+        } else {
+            SUPPORTED
+        }
+    }
+
     const fn allow(&self) -> &'static str {
         if self.takes_refer { ALLOW_REFER } else { ALLOW }
     }
@@ -254,7 +267,7 @@ impl Dialog {
         vec![
             Header::Contact(flow.contact(&self.user).into()),
             Header::Allow(self.allow().into()),
-            Header::Supported(SUPPORTED.into()),
+            Header::Supported(self.supported().into()),
         ]
     }
 }

@@ -105,6 +105,8 @@ pub struct AgentSettings {
     pub phones: Phones,
     /// Whether REFER is taken.
     pub refers: bool,
+    /// Whether calls may take the place of others.
+    pub replaces: bool,
 }
 
 /// The user agent. It runs until [`Self::stop`].
@@ -171,12 +173,14 @@ impl Agent {
             shows_users,
             phones,
             refers,
+            replaces,
         } = settings;
         let ladders = Ladders::new(shows_users);
         let (arrivals, arriving) = mpsc::channel(WAITING_CALLS);
         let (calls, invitations) = mpsc::channel(WAITING_CALLS);
         let mut acl = Acl::with(allowed, phones);
         acl.refers = refers;
+        acl.replaces = replaces;
         let trials = Trials::new(unacknowledged);
         let transports = Transports::new(acl, trials, tls, advertised, ladders, arrivals);
         let transports = Arc::new(transports);
@@ -244,6 +248,7 @@ impl Agent {
         let call_id = format!("{:016x}{:016x}@vivavoce", random::u64(), random::u64());
         let mut dialog = Dialog::outbound(call_id, &from_header, &to_header, target, user);
         dialog.takes_refer = self.transports.acl.refers;
+        dialog.takes_replaces = self.transports.acl.replaces;
         if let Some(proxy) = &outbound.proxy {
             dialog.route_by(format!("<sip:{proxy}{parameter};lr>"));
         }
@@ -538,6 +543,7 @@ fn invited(
         return;
     };
     dialog.takes_refer = transports.acl.refers;
+    dialog.takes_replaces = transports.acl.replaces;
     let caller = Caller {
         transports: Arc::clone(transports),
         dialog: Mutex::new(dialog),

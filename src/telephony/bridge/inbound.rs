@@ -225,6 +225,7 @@ async fn start(
         arrival.owner().cloned(),
         leg.remote_address().to_string(),
     );
+    handle.came_by(arrival.trunk_id.as_deref());
     let elsewhere = Elsewhere::new(inner, &arrival.ends.ours);
     let membership = match placed {
         Some(placement) => {
@@ -306,7 +307,8 @@ impl Inner {
         facts: &Facts<'_>,
     ) -> Option<(Invitation, Option<Box<SipInboundTrunkInfo>>)> {
         let (invitation, trunk) = self.by_trunk(invitation, facts)?;
-        Some((self.by_replacing(invitation, facts)?, trunk))
+        let by = trunk.as_ref().map(|trunk| trunk.sip_trunk_id.as_str());
+        Some((self.by_replacing(invitation, facts, by)?, trunk))
     }
 
     /// The invitation and its trunk, if there is one, once the trunk has let it in; otherwise it is refused, or challenged.
@@ -369,7 +371,12 @@ impl Inner {
     }
 
     /// Hands an invitation that is to take the place of a call to that; gives back any other one.
-    fn by_replacing(&self, invitation: Invitation, facts: &Facts<'_>) -> Option<Invitation> {
+    fn by_replacing(
+        &self,
+        invitation: Invitation,
+        facts: &Facts<'_>,
+        trunk: Option<&str>,
+    ) -> Option<Invitation> {
         let replaces = match invitation.replaces() {
             Ok(None) => return Some(invitation),
             Ok(Some(replaces)) => replaces,
@@ -396,6 +403,14 @@ impl Inner {
                 403,
                 "it may not take the place of that call (sip.accept_replaces)",
             ),
+            // What that trunk demands was not asked of this one.
+            Some(handle)
+                if handle
+                    .trunk()
+                    .is_some_and(|own| Some(own.as_str()) != trunk) =>
+            {
+                (403, "the call that it is to replace came by another trunk")
+            }
             // It is answered: too late for who only wants it before (RFC 3891 section 3).
             Some(_) if replaces.early_only => (486, "the call that it is to replace is answered"),
             Some(handle) => match handle

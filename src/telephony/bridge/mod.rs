@@ -362,6 +362,7 @@ impl Bridge {
             shows_users: settings.trace_numbers,
             phones: Phones::new(settings.phones),
             refers: settings.referrals.is_some(),
+            replaces: settings.replaces != AcceptReplaces::Off,
         });
         let mut addresses = Vec::new();
         for listen in &settings.listen {
@@ -468,6 +469,15 @@ impl Bridge {
         transfer: NewTransfer,
         accepted: oneshot::Sender<()>,
     ) -> Result<(), CallError> {
+        self.refer(transfer, accepted, false).await
+    }
+
+    async fn refer(
+        &self,
+        transfer: NewTransfer,
+        accepted: oneshot::Sender<()>,
+        strict: bool,
+    ) -> Result<(), CallError> {
         let handle = self.handle(&transfer.call)?;
         let (done, outcome) = oneshot::channel();
         let request = TransferRequest {
@@ -478,13 +488,16 @@ impl Bridge {
             ),
             to: transfer.to,
             ringing: transfer.ringing_timeout,
+            strict,
             accepted,
             done,
         };
         let command = Command::Transfer(request);
         handle.commands.send(command).await.map_err(|_| gone())?;
         // A call that has ended meanwhile counts as transferred.
-        outcome.await.unwrap_or(Ok(()))
+        outcome
+            .await
+            .unwrap_or_else(|_| if strict { Err(gone()) } else { Ok(()) })
     }
 
     /// Connects the other sides of two calls without us.
@@ -501,7 +514,7 @@ impl Bridge {
             to: TransferTarget::Uri(uri),
             ringing_timeout: CONNECT_WITHIN,
         };
-        self.transfer(transfer, oneshot::channel().0).await
+        self.refer(transfer, oneshot::channel().0, true).await
     }
 
     /// Ends a call.

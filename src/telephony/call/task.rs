@@ -101,6 +101,8 @@ pub struct TransferRequest {
     pub refer_to: String,
     /// How long it may ring there.
     pub ringing: Duration,
+    /// Whether the end of the call before the other side has taken the wish is no success.
+    pub strict: bool,
     /// Notified when the other side has accepted the REFER.
     pub accepted: oneshot::Sender<()>,
     /// The outcome.
@@ -146,6 +148,8 @@ struct State {
     dialog: Option<DialogId>,
     /// The address of the other side.
     peer: Option<IpAddr>,
+    /// The trunk that has let it in.
+    trunk: Option<String>,
 }
 
 impl CallHandle {
@@ -183,6 +187,7 @@ impl CallHandle {
                 refused: None,
                 dialog: None,
                 peer: None,
+                trunk: None,
             }),
             started: SystemTime::now(),
         };
@@ -265,6 +270,16 @@ impl CallHandle {
         let state = self.state();
         let is_live = state.status == CallStatus::Active;
         state.dialog.clone().filter(|_| is_live)
+    }
+
+    /// A trunk has let it in.
+    pub fn came_by(&self, trunk: Option<&str>) {
+        self.state().trunk = trunk.map(str::to_owned);
+    }
+
+    /// The trunk that has let it in.
+    pub fn trunk(&self) -> Option<String> {
+        self.state().trunk.clone()
     }
 
     /// The address that has the other side.
@@ -440,7 +455,7 @@ struct Running {
     moving: Option<TransferTarget>,
     refer_to: String,
     accepted: Vec<oneshot::Sender<()>>,
-    waiting: Vec<oneshot::Sender<Result<(), CallError>>>,
+    waiting: Vec<(oneshot::Sender<Result<(), CallError>>, bool)>,
     /// Whether the other side takes INFO.
     info: bool,
     goodbye: Goodbye,
@@ -739,6 +754,8 @@ impl Running {
             }
             None => offered.accept(None),
         }
+        // Its address may be another one.
+        self.note_dialog();
     }
 
     fn on_link(&mut self, event: Option<LinkEvent>) -> Option<Input> {
@@ -905,7 +922,7 @@ impl Running {
                 self.moving = Some(request.to);
                 self.refer_to = request.refer_to;
                 self.accepted.push(request.accepted);
-                self.waiting.push(request.done);
+                self.waiting.push((request.done, request.strict));
                 Some(Input::Transfer(request.ringing))
             }
         }
@@ -984,12 +1001,8 @@ impl Running {
             public_only,
         } = referred;
         let media = &mut self.task.media;
-        let former = self.task.leg.remote_address().ip();
-        media.redirect(peer);
-        let before = media.public_only(public_only);
-        if sdp.is_none_or(|sdp| media.accepted(&sdp).is_err()) {
-            media.redirect(former);
-            media.public_only(before);
+        let accepted = |sdp: String| media.accepted_by_another(&sdp, peer, public_only);
+        if sdp.map(accepted) != Some(Ok(())) {
             referral::leave(leg, Duration::ZERO);
             return Err(488);
         }
@@ -1021,16 +1034,13 @@ impl Running {
             return invitation.refuse(491);
         }
         let media = &mut self.task.media;
-        let former = self.task.leg.remote_address().ip();
-        media.redirect(invitation.source());
-        let answer = match invitation.offer() {
-            Some(offer) => media.answer(&offer),
-            None => Ok(media.offer()),
+        let Some(offer) = invitation.offer() else {
+            return invitation.refuse_because(488, "it has no offer for the media of the call");
         };
-        let answer = match answer {
+        let encrypted = media.report().encrypted;
+        let answer = match media.answer_another(&offer, invitation.source(), encrypted) {
             Ok(answer) => answer,
             Err(error) => {
-                media.redirect(former);
                 return invitation.refuse_because(error.status(), &error.to_string());
             }
         };
@@ -1109,8 +1119,15 @@ impl Running {
     fn moved(&mut self, outcome: Outcome) {
         self.moving = None;
         self.accepted.clear();
-        for waiting in self.waiting.drain(..) {
-            let _told = waiting.send(result(outcome));
+        for (waiting, strict) in self.waiting.drain(..) {
+            let told = match outcome {
+                Outcome::Left if strict => Err(CallError::new(
+                    CallErrorKind::NotFound,
+                    "the call has ended",
+                )),
+                outcome => result(outcome),
+            };
+            let _told = waiting.send(told);
         }
     }
 
@@ -1134,6 +1151,12 @@ impl Running {
     /// The end: hangs up, leaves the room and reports it.
     async fn finish(mut self) {
         self.report();
+        self.task.commands.close();
+        while let Ok(command) = self.task.commands.try_recv() {
+            if let Command::Replace(invitation) = command {
+                invitation.refuse(481);
+            }
+        }
         if let Some(referral) = self.referral.take() {
             referral.cancel();
         }
@@ -1203,7 +1226,7 @@ fn status_attributes(status: &CallStatus) -> Vec<(String, String)> {
 fn result(outcome: Outcome) -> Result<(), CallError> {
     let error = |kind, message: &str| Err(CallError::new(kind, message));
     match outcome {
-        Outcome::Done => Ok(()),
+        Outcome::Done | Outcome::Left => Ok(()),
         Outcome::Rejected(code) => {
             let message = format!("the other side refused the transfer: SIP status {code}");
             Err(CallError::new(CallErrorKind::Rejected(code), message))

@@ -288,7 +288,7 @@ fn a_call_that_ends_while_it_is_moved_counts_as_moved() {
     assert_eq!(
         clock.give(Input::Left),
         [
-            Output::Transferred(Outcome::Done),
+            Output::Transferred(Outcome::Left),
             Output::Bye,
             hangup(HangupCause::Local),
             Output::Over

@@ -11,8 +11,10 @@ pub(super) const BYE_AFTER: Duration = Duration::from_secs(1);
 /// The outcome of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The call was transferred, or has ended meanwhile.
+    /// The call was transferred, or has ended after the REFER was accepted.
     Done,
+    /// The call has ended before.
+    Left,
     /// The REFER or the new call was refused.
     Rejected(u16),
     /// The subscription ended without a final response.
@@ -122,9 +124,13 @@ impl Transfer {
 
     /// The call has ended: the outcome for those that wait.
     pub const fn ended(&mut self) -> Option<Outcome> {
-        let pending = self.pending();
+        let outcome = match self {
+            Self::Asked(_) => Some(Outcome::Left),
+            Self::Accepted(_) => Some(Outcome::Done),
+            Self::None | Self::Done(_) => None,
+        };
         *self = Self::None;
-        if pending { Some(Outcome::Done) } else { None }
+        outcome
     }
 
     const fn fail(&mut self, outcome: Outcome) -> Step {

@@ -287,6 +287,45 @@ impl CallMedia {
         Ok(())
     }
 
+    /// Answers the offer of another signalling peer, which takes the place of the one that there is; `encrypted`: only with
+    /// encrypted media. After an error everything is as before.
+    pub fn answer_another(
+        &mut self,
+        offer: &str,
+        peer: IpAddr,
+        encrypted: bool,
+    ) -> Result<String, SdpError> {
+        let mut next = self.offer_answer.clone();
+        next.hold(self.call.session().is_held());
+        let answer = next.answer(offer)?;
+        let is_encrypted = next.agreement().is_some_and(|known| known.crypto.is_some());
+        if encrypted && !is_encrypted {
+            return Err(SdpError::Unacceptable(
+                "the media of this call is encrypted",
+            ));
+        }
+        self.offer_answer = next;
+        self.redirect(peer);
+        self.agree();
+        Ok(answer)
+    }
+
+    /// Takes the answer of another signalling peer to our offer, in the same way.
+    pub fn accepted_by_another(
+        &mut self,
+        answer: &str,
+        peer: IpAddr,
+        public_only: bool,
+    ) -> Result<(), SdpError> {
+        let mut next = self.offer_answer.clone();
+        next.accepted(answer)?;
+        self.offer_answer = next;
+        self.public_only = public_only;
+        self.redirect(peer);
+        self.agree();
+        Ok(())
+    }
+
     fn agree(&self) {
         if let Some(mut agreement) = self.offer_answer.agreement().cloned() {
             if self.public_only {
@@ -313,9 +352,9 @@ impl CallMedia {
     }
 
     /// From now on, no media is sent to a private address that only a session description names, where the settings do not name
-    /// the other side. Gives what held before.
-    pub const fn public_only(&mut self, public_only: bool) -> bool {
-        std::mem::replace(&mut self.public_only, public_only)
+    /// the other side.
+    pub const fn public_only(&mut self, public_only: bool) {
+        self.public_only = public_only;
     }
 
     /// The call goes to another signalling peer.

@@ -95,7 +95,7 @@ impl Agreement {
 }
 
 /// The negotiation of one call. See the module.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct OfferAnswer {
     encryption: Encryption,
     local: SocketAddr,

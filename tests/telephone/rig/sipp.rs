@@ -128,6 +128,22 @@ impl Scenario {
         scenario.until_answered().play()
     }
 
+    /// One that offers a codec that nobody knows, and is refused with this status.
+    pub fn offers_a_codec_that_is_not_known(headers: &str, status: u16) -> Self {
+        let mut scenario = Self::new(true);
+        let sdp = scenario.sdp.replace("RTP/AVP 0 101", "RTP/AVP 96");
+        let sdp = sdp.replace("a=rtpmap:0 PCMU/8000", "a=rtpmap:96 telegraph/8000");
+        scenario.invite(headers, &sdp);
+        scenario.until_refused(status)
+    }
+
+    /// One that leaves it to the other side to say what sound there is, and is refused with this status.
+    pub fn offers_nothing(headers: &str, status: u16) -> Self {
+        let mut scenario = Self::new(true);
+        scenario.invite(headers, "");
+        scenario.until_refused(status)
+    }
+
     /// The same, until the call is refused with this status.
     pub fn is_refused(headers: &str, status: u16) -> Self {
         let mut scenario = Self::calls(headers);

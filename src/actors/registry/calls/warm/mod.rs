@@ -16,7 +16,7 @@ use livekit_protocol::participant_info::Kind;
 use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
+use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use self::machine::{Agent, Input, Machine, Output, Refusal, Rules, State, WithoutAgent};
 use super::{CallRegistry, Calls, CallsError, OwnGateway, Owner, PlaceCall, Target};
@@ -559,6 +559,9 @@ impl Running {
             Ok(outputs) => {
                 self.agent = agent.or(self.agent.take());
                 self.perform(outputs).await;
+                if self.by_refer {
+                    self.end_person();
+                }
                 Ok(())
             }
             Err(refusal) => Err(refusal),
@@ -575,6 +578,23 @@ impl Running {
             Ok(()) => self.by_refer = true,
             Err(error) => {
                 tracing::info!(%error, "the two of a transfer are connected in the room, as their exchange has not done it");
+                // One of the two may have gone meanwhile; the ledger is told a moment after the call has ended.
+                if error.kind == CallErrorKind::NotFound {
+                    let ledger = Arc::clone(&self.calls.ledger);
+                    let _told = timeout(GRACE, async {
+                        while !self.machine.is_over() {
+                            let changed = ledger.changed();
+                            tokio::pin!(changed);
+                            changed.as_mut().enable();
+                            self.observe().await;
+                            if !self.machine.is_over() {
+                                changed.await;
+                            }
+                        }
+                    })
+                    .await;
+                }
+                self.observe().await;
             }
         }
     }
@@ -611,6 +631,20 @@ impl Running {
             Output::Tell(state) => self.tell(state).await,
         }
         Ok(())
+    }
+
+    /// Ends the person's call here, unless the person does, who has the caller now.
+    fn end_person(&self) {
+        let Ok(telephone) = self.calls.telephone() else {
+            return;
+        };
+        let person = self.person.clone();
+        actix::spawn(async move {
+            sleep(GRACE * 2).await;
+            if let Err(error) = telephone.hang_up(&person).await {
+                tracing::debug!(%error, "the person of a transfer has ended the call");
+            }
+        });
     }
 
     fn remove_agent(&self) {
