@@ -63,6 +63,7 @@ use crate::rooms::RoomServer;
 use crate::synthesis::{CacheSettings, SynthesisSettings, Synthesizer};
 use crate::tls_roots::{Authorities, AuthoritiesError};
 use crate::webhooks::{WebhookSettings, Webhooks};
+pub(crate) use banner::with_credentials;
 use listening::{Served, Serving};
 use prompts::Prompts;
 pub use reload::Read;

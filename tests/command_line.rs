@@ -97,6 +97,46 @@ fn check_tells_which_engines_there_are_and_what_to_install_for_the_others() {
 }
 
 #[test]
+fn check_knows_vendors_examples_and_machines_that_trust_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |command: &str, environment: &[(&str, &str)]| {
+        Command::new(VIVAVOCE)
+            .arg(command)
+            .current_dir(folder.path())
+            .env("PATH", folder.path())
+            .env("MODELS_PATH", folder.path())
+            .envs(environment.iter().copied())
+            .output()
+            .unwrap()
+    };
+    let secret = "change-me-0123456789abcdef0123456789abcdef";
+    let output = run(
+        "check",
+        &[
+            ("DEEPGRAM_API_KEY", "a key"),
+            ("AUTH_REQUIRED", "true"),
+            ("AUTH_API_SECRET", secret),
+        ],
+    );
+    let said = stdout(&output) + &stderr(&output);
+    assert!(output.status.success(), "{said}");
+    for part in ["deepgram  has a credential", "which everybody knows"] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert!(!said.contains(secret), "{said}");
+    for command in ["check", "serve"] {
+        let nobody = [("SSL_CERT_FILE", "/dev/null"), ("SSL_CERT_DIR", "/nowhere")];
+        let output = run(command, &nobody);
+        assert_eq!(output.status.code(), Some(2), "{command}");
+        let said = stderr(&output);
+        assert!(
+            said.contains("install the Debian package ca-certificates"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn check_opens_what_settings_name_and_makes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let check = |settings: &[&str]| {

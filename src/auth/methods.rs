@@ -9,6 +9,8 @@ use super::token::{Holder, Token};
 use vivavoce_config::{Auth, HttpUrl, JsonText, Secret, SocketAuth};
 use vivavoce_core::party::TenantId;
 
+/// What the secrets of our examples begin with.
+const EXAMPLE: &str = "change-me";
 /// Shorter secrets are considered guessable (specification, section 8).
 const GOOD_SECRET_BYTES: usize = 32;
 
@@ -36,6 +38,17 @@ pub fn warnings(settings: &Auth) -> Vec<String> {
         if secret.as_ref().is_some_and(short) {
             warnings.push(format!(
                 "{key} is shorter than {GOOD_SECRET_BYTES} bytes: it can be guessed"
+            ));
+        }
+    }
+    let example = |secret: &Secret| secret.expose().starts_with(EXAMPLE);
+    for (key, secret) in [
+        ("auth.api_secret", &settings.api_secret),
+        ("auth.read_secret", &settings.read_secret),
+    ] {
+        if secret.as_ref().is_some_and(example) {
+            warnings.push(format!(
+                "{key} is that of an example, which everybody knows: `openssl rand -hex 32` makes one"
             ));
         }
     }

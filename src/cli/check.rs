@@ -5,7 +5,7 @@ use super::Failure;
 use crate::auth::{self, Authenticator};
 use crate::config::Config;
 use crate::process::confinement::Confinement;
-use crate::server::{check_telephone, engines, files};
+use crate::server::{check_telephone, engines, files, with_credentials};
 use crate::tls_roots::Authorities;
 
 pub(super) fn run(config: &Config) -> Result<(), Failure> {
@@ -37,9 +37,13 @@ pub(super) fn run(config: &Config) -> Result<(), Failure> {
         .iter()
         .filter(|engine| engine.found.is_err())
         .count();
-    if missing == engines.len() {
+    let vendors = with_credentials(&settings.providers);
+    for vendor in &vendors {
+        tell!("{vendor}  has a credential (`vivavoce doctor` tries it)");
+    }
+    if missing == engines.len() && vendors.is_empty() {
         return Err(Failure::work(
-            "no engine was found: this server could neither recognise nor synthesise speech",
+            "no local engine was found, and no vendor has a credential: this server could neither recognise nor synthesise speech",
         ));
     }
     Ok(())

@@ -77,7 +77,7 @@ enum Command {
         vivavoce check                                   the settings here and in the environment\n  \
         vivavoce -c /etc/vivavoce/vivavoce.yaml check    before a restart, as the server's user\n\n\
         Nothing is created or changed. `vivavoce doctor` looks further: ports, disk, certificates' dates, vendors. \
-        Exit status: 0 a server would start, 1 it could neither hear nor speak, 2 the settings are wrong, or a file of theirs.")]
+        Exit status: 0 a server would start, 1 it could neither hear nor speak, as there is no engine and no vendor's key, 2 the settings are wrong, or a file of theirs.")]
     Check,
     /// Look at all that the server needs, and say what to do about what is wrong
     Doctor(doctor::Arguments),

@@ -464,7 +464,9 @@ impl Display {
                 reason,
             } => {
                 if self.is_detailed {
-                    self.note(&format!("{model}: {file}: {reason}"));
+                    self.note(&format!(
+                        "{model}: {file}: {reason}; asking the next source"
+                    ));
                 }
             }
             Event::Present { model } => {

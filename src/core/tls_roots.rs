@@ -9,25 +9,43 @@ use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-/// Why the CA file cannot be used.
+/// Why no other server could be trusted.
 #[derive(Debug, thiserror::Error)]
-#[error("outgoing.ca_file: {}: {problem}", path.display())]
-pub struct AuthoritiesError {
-    path: PathBuf,
-    problem: Problem,
+pub enum AuthoritiesError {
+    /// The CA file cannot be used.
+    #[error("outgoing.ca_file: {}: {problem}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: Problem,
+    },
+    /// There are no authorities.
+    #[error(
+        "no certificates of authorities can be used, so that no other server could be trusted ({0}): install the Debian package \
+         ca-certificates, or name some with outgoing.ca_file (OUTGOING_CA_FILE)"
+    )]
+    System(String),
 }
 
+/// What is wrong with a CA file.
 #[derive(Debug, thiserror::Error)]
-enum Problem {
+pub enum Problem {
+    /// It cannot be read.
     #[error("{0}")]
     Read(#[from] io::Error),
+    /// It is of another format.
     #[error("holds something that is no certificate in PEM")]
     NotPem,
+    /// It is empty.
     #[error("holds no certificate")]
     Empty,
+    /// One of its certificates is of no use.
     #[error("certificate {number} cannot be used: {source}")]
     Unusable {
+        /// Its number, from 1.
         number: usize,
+        /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
@@ -40,12 +58,16 @@ impl Authorities {
     /// Reads the PEM file, if there is one.
     pub fn read(file: Option<&Path>) -> Result<Self, AuthoritiesError> {
         let certificates = file.map(|path| {
-            certificates(path).map_err(|problem| AuthoritiesError {
+            certificates(path).map_err(|problem| AuthoritiesError::File {
                 path: path.to_owned(),
                 problem,
             })
         });
-        Ok(Self(certificates.transpose()?.unwrap_or_default()))
+        let read = Self(certificates.transpose()?.unwrap_or_default());
+        // Whoever connects later could not say what is missing.
+        let client = read.client().build();
+        client.map_err(|error| AuthoritiesError::System(innermost(&error)))?;
+        Ok(read)
     }
 
     /// An HTTP client that trusts these authorities in addition to the system's.
@@ -70,6 +92,14 @@ impl Authorities {
     pub fn certificates(&self) -> &[CertificateDer<'static>] {
         &self.0
     }
+}
+
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut last = error;
+    while let Some(source) = last.source() {
+        last = source;
+    }
+    last.to_string()
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Problem> {
@@ -103,6 +133,8 @@ mod tests {
 
     #[test]
     fn a_file_without_usable_certificates_is_named_with_its_setting() {
+        // As the program does when it starts.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("ca.pem");
         let missing = Authorities::read(Some(&file)).unwrap_err().to_string();

@@ -111,7 +111,7 @@ fn parts(settings: &Settings) -> Vec<(&'static str, String)> {
 }
 
 /// The vendors for which the server has a credential, or an address of the operator's own.
-fn with_credentials(providers: &Providers) -> Vec<&'static str> {
+pub fn with_credentials(providers: &Providers) -> Vec<&'static str> {
     let openai = [
         &providers.openai_api_key,
         &providers.openai_stt_api_key,
@@ -151,7 +151,7 @@ fn rooms(settings: &Settings, mode: RtcMode) -> String {
                 Some(OptionalPort::Off) => {}
                 Some(OptionalPort::At(tcp)) => ways.push(format!("TCP {}", port(tcp))),
                 None if rtc.udp_port == 0 => ways.push("TCP any free port".to_owned()),
-                None => ways.push("TCP 7881, or a free port where that is taken".to_owned()),
+                None => ways.push("TCP 7881 (or a free port where that is taken)".to_owned()),
             }
             let turn = [rtc.turn_udp_port, rtc.turn_tcp_port, rtc.turn_tls_port];
             if turn.into_iter().any(|port| port.is_some()) {
@@ -241,7 +241,7 @@ mod tests {
         for line in [
             "Vivavoce 0.2.0 listens on http://127.0.0.1:3000\n",
             "  vendors  deepgram\n",
-            "  rooms  embedded, UDP 4000, TCP 7881, or a free port where that is taken, TURN\n",
+            "  rooms  embedded, UDP 4000, TCP 7881 (or a free port where that is taken), TURN\n",
             "  telephone  takes calls at udp:127.0.0.1:5060; calls out\n",
             "  recordings  off\n",
         ] {

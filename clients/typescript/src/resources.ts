@@ -79,6 +79,8 @@ export interface Recording {
   stream_id: string;
   /** The `started_at` of the part at another server that this one follows, if they could not be joined. */
   continues?: number | null;
+  /** Whether one of these parts was cut off. */
+  cut?: boolean;
   /**
    * The name of the audio file below the folder of its owner, if an egress of a room was asked to give it one.
    * Absent: it is beside this file.
@@ -89,10 +91,8 @@ export interface Recording {
    * both have been joined.
    */
   goes_on?: boolean;
-  /**
-   * When the last part of the audio began, Unix time in milliseconds, if it was joined of those of several servers.
-   */
-  last_part_at?: number | null;
+  /** When the parts of the audio began, Unix time in milliseconds, if it was joined of those of several servers. */
+  parts?: number[];
   /**
    * Whether every authenticated caller may fetch it, because its session had no token while authentication was on.
    */

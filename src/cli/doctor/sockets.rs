@@ -53,7 +53,9 @@ fn place(setting: &str, kind: Kind, address: SocketAddr) -> String {
 fn remedy(error: &io::Error, setting: &str) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            format!("end the program that has it (ss -tulpn shows it), or set {setting}")
+            format!(
+                "end the program that has it (ss -tulpn shows it), or set {setting}; if that is your own server, run doctor with its settings"
+            )
         }
         io::ErrorKind::PermissionDenied => format!(
             "ports below 1024 need CAP_NET_BIND_SERVICE (AmbientCapabilities of the unit); or set {setting}"

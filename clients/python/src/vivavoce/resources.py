@@ -124,6 +124,9 @@ class Recording(TypedDict):
     continues: NotRequired[int | None]
     """The `started_at` of the part at another server that this one follows, if they could not be joined."""
 
+    cut: NotRequired[bool]
+    """Whether one of these parts was cut off."""
+
     file: NotRequired[str | None]
     """
     The name of the audio file below the folder of its owner, if an egress of a room was asked to give it one.
@@ -136,9 +139,9 @@ class Recording(TypedDict):
     when both have been joined.
     """
 
-    last_part_at: NotRequired[int | None]
+    parts: NotRequired[list[int]]
     """
-    When the last part of the audio began, Unix time in milliseconds, if it was joined of those of several
+    When the parts of the audio began, Unix time in milliseconds, if it was joined of those of several
     servers.
     """
 
