@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use reqwest::{Certificate, Client, ClientBuilder, redirect};
 use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
@@ -64,9 +65,11 @@ impl Authorities {
             })
         });
         let read = Self(certificates.transpose()?.unwrap_or_default());
-        // Whoever connects later could not say what is missing.
-        let client = read.client().build();
-        client.map_err(|error| AuthoritiesError::System(innermost(&error)))?;
+        // Whoever connects later could not say what is missing. There is no client before the process has chosen its encryption.
+        if CryptoProvider::get_default().is_some() {
+            let client = read.client().build();
+            client.map_err(|error| AuthoritiesError::System(innermost(&error)))?;
+        }
         Ok(read)
     }
 

@@ -102,7 +102,11 @@ impl Handover {
         let mut door = match open_door(&path, sockets, follows) {
             Ok(Some(door)) => door,
             Ok(None) => {
-                tracing::debug!("another server waits in this data_dir for one that replaces it");
+                let data_dir = self.settings.storage.data_dir.display();
+                tracing::warn!(
+                    %data_dir,
+                    "another server uses this data_dir, too: both have its recordings, trunks and webhooks; with --takeover this one would have replaced it"
+                );
                 return;
             }
             Err(error) => {

@@ -55,6 +55,8 @@ impl Door {
                     let asked = timeout(PATIENCE, Successor::of(stream, self.sockets.clone()));
                     match asked.await {
                         Ok(Ok(successor)) => return successor,
+                        // Another server that uses this folder has only looked.
+                        Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {}
                         Ok(Err(error)) => {
                             tracing::warn!(%error, "a server that wanted to take over was refused");
                         }

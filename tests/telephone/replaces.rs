@@ -219,6 +219,33 @@ async fn somebody_else_goes_on_in_the_place_of_a_caller() {
     ann.leave().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_at_the_former_server_of_a_takeover_is_replaced_there() {
+    let mut exchange = Exchange::start();
+    let mut ann = join(&exchange.server, Kind::Python, LOBBY, "ann").await;
+    let mut first = Sipp::call(&plays("", CALLER), CALLED, &exchange.address());
+    let known = dialog_of(&first, true).await;
+    let active = |call: &serde_json::Value| call["status"] == "active";
+    let call = exchange.until("an active one", active).await;
+    let identity = call["participant_identity"].as_str().unwrap().to_owned();
+    ann.hears(&identity, CALLER).await;
+    let next = tokio::task::block_in_place(|| exchange.replaced());
+    let replaces = format!(
+        "Replaces: {};to-tag={};from-tag={}\n",
+        known.call_id, known.servers, known.own
+    );
+    let scenario = Scenario::plays_when_answered(&replaces, PERSON)
+        .pause(3_000)
+        .ends();
+    let mut second = Sipp::call(&scenario, CALLED, &next.address());
+    first.passed().await;
+    ann.hears(&identity, PERSON).await;
+    second.passed().await;
+    ann.leave().await;
+    assert_eq!(exchange.server.ended().code(), Some(0));
+    drop(next);
+}
+
 #[tokio::test]
 async fn a_caller_who_hangs_up_while_the_exchange_is_asked_has_not_been_connected() {
     let scenario = Scenario::answers().receive("REFER").pause(300).ends();

@@ -437,6 +437,12 @@ impl Dialogs {
         Self::key(request).is_some_and(|key| self.table().contains_key(&key))
     }
 
+    /// Whether it has the dialog in whose place another is to be.
+    pub(super) fn has(&self, dialog: &replaces::Replaces) -> bool {
+        let key = (dialog.call_id.clone(), dialog.to_tag.clone());
+        self.table().contains_key(&key)
+    }
+
     /// Whether one more request within the call is below the rate limit.
     pub(super) fn admits(&self, request: &Request, now: Instant) -> bool {
         Self::key(request).is_some_and(|key| {

@@ -3,6 +3,8 @@
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
+use rsipstack::sip::Request;
+
 use super::header::parameter;
 
 /// The option for `Require` and `Supported`.
@@ -71,6 +73,13 @@ pub struct Replaces {
     pub from_tag: String,
     /// Only a dialog that is not answered yet.
     pub early_only: bool,
+}
+
+/// The dialog in whose place a request is to be.
+pub(super) fn replaced(request: &Request) -> Option<Replaces> {
+    let mut headers = request.headers.iter();
+    let named = headers.find(|header| header.name().eq_ignore_ascii_case("replaces"));
+    Replaces::parse(named?.value())
 }
 
 impl Replaces {

@@ -34,6 +34,7 @@ use super::dialog::PRODUCT;
 use super::flow::{Flow, Protocol, canonical, is_asked, mapped, source_towards, stack_address};
 use super::registrar;
 use super::repetitions::{Repeated, Repetitions};
+use super::replaces::replaced;
 use super::stream::{self, Taker, carry};
 use super::unacknowledged::{Trial, Trials, network};
 use super::{Dialogs, Listen, TlsSettings};
@@ -317,6 +318,9 @@ impl Transports {
             let key = TransactionKey::from_request(&request, TransactionRole::Server);
             key.is_ok_and(|key| is_known(endpoint, &key))
         };
+        // Or is to take the place of a call that is not here.
+        let follows =
+            follows || replaced(&request).is_some_and(|dialog| !self.dialogs.has(&dialog));
         !follows || self.dialogs.knows(&request) || is_of_transaction()
     }
 

@@ -1038,9 +1038,12 @@ impl Running {
             return invitation.refuse_because(488, "it has no offer for the media of the call");
         };
         let encrypted = media.report().encrypted;
+        // Whoever it is, the other side has to prove that it is there.
+        media.await_acknowledgement();
         let answer = match media.answer_another(&offer, invitation.source(), encrypted) {
             Ok(answer) => answer,
             Err(error) => {
+                media.acknowledged();
                 return invitation.refuse_because(error.status(), &error.to_string());
             }
         };
