@@ -14,7 +14,7 @@ export PATH
 
 HELM=v3.19.0
 ACTIONLINT=v1.7.12
-DEBIAN="lintian dpkg-dev binutils systemd man-db python3-venv xz-utils"
+DEBIAN="lintian dpkg-dev binutils systemd man-db python3-venv sip-tester xz-utils"
 
 install_tools() {
     # shellcheck source=scripts/packages.sh
@@ -26,11 +26,11 @@ install_tools() {
         "$tools/venv/bin/pip" install --quiet --disable-pip-version-check -r packaging/requirements.txt
         cp packaging/requirements.txt "$tools/requirements.txt"
     fi
-    # Of Prometheus only promtool, and no service that starts.
-    if ! command -v promtool >/dev/null; then
+    # Prometheus without a service that starts.
+    if ! command -v prometheus >/dev/null || ! command -v promtool >/dev/null; then
         (cd "$tools" && { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } 2>/dev/null && dpkg -x prometheus_*.deb prometheus && rm prometheus_*.deb)
         mkdir -p "$tools/bin"
-        cp "$tools/prometheus/usr/bin/promtool" "$tools/bin"
+        cp "$tools/prometheus/usr/bin/promtool" "$tools/prometheus/usr/bin/prometheus" "$tools/bin"
         rm -r "$tools/prometheus"
     fi
     command -v actionlint >/dev/null || GOBIN=$tools/bin go install "github.com/rhysd/actionlint/cmd/actionlint@$ACTIONLINT"
@@ -54,8 +54,8 @@ fail() {
 }
 
 absent=""
-for tool in actionlint check-jsonschema dpkg-deb docker-compose hadolint helm kubernetes-validate lintian man promtool \
-    shellcheck systemd-analyze yamllint; do
+for tool in actionlint check-jsonschema dpkg-deb docker-compose hadolint helm kubernetes-validate lintian man prometheus promtool \
+    shellcheck sipp systemd-analyze yamllint; do
     command -v "$tool" >/dev/null || absent="$absent $tool"
 done
 [ -z "$absent" ] || fail "these tools are absent:$absent; packaging/check.sh --install gets them"
@@ -156,6 +156,13 @@ print(json.dumps({"groups": [{"name": "dashboard", "rules": [{"record": f"q{at}"
 END
 promtool check rules "$work/queries.yml" >"$work/promtool" || { cat "$work/promtool" >&2; exit 1; }
 
+# A program with `bench`: what ./test builds, or a release.
+loader=$(ls -t target/debug/vivavoce target/release/vivavoce 2>/dev/null | head -n 1 || true)
+if [ -n "$loader" ]; then
+    step "the dashboard, with data of $loader under load"
+    operations/grafana/with_data.py "$loader"
+fi
+
 step "what is linked"
 packaging/sbom.py "$work/sbom"
 python3 - "$work/sbom/sbom.cdx.json" <<'END'
@@ -170,7 +177,7 @@ step "done"
 cat <<'END'
 Not checked here:
 - the image: that it builds, its size, its health check (release.yml does)
-- the compose files, the chart and the dashboard at work
+- the compose files and the chart at work, and Grafana itself (the dashboard's queries are)
 - the package on a machine: packaging/deb/trial.sh OLD.deb NEW.deb (root, systemd-nspawn, debootstrap)
 - the build of a release: packaging/dist.sh
 END
