@@ -3,7 +3,7 @@
 # packaging/check.sh [--install]
 # A tool that is absent is an error with its name; --install gets them all, without a container: Debian packages as root,
 # the rest into TOOLS (default: .clients/packaging). PROGRAM is a built program whose settings are compared (default: the
-# newest of target/debug, target/start and target/release, if there is one). Takes less than a minute.
+# newest of target/debug, target/start and target/release, if there is one). Takes a minute and a half.
 set -eu
 cd "$(dirname "$(dirname "$(realpath "$0")")")"
 tools=${TOOLS:-.clients/packaging}
@@ -65,6 +65,8 @@ if [ -z "$program" ]; then
     # shellcheck disable=SC2012 # names without surprises
     program=$(ls -t target/debug/vivavoce target/start/vivavoce target/release/vivavoce 2>/dev/null | head -n 1 || true)
 fi
+# It is run in other folders.
+[ -z "$program" ] || program=$(realpath "$program")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -157,10 +159,12 @@ END
 promtool check rules "$work/queries.yml" >"$work/promtool" || { cat "$work/promtool" >&2; exit 1; }
 
 # A program with `bench`: what ./test builds, or a release.
+# shellcheck disable=SC2012 # names without surprises
 loader=$(ls -t target/debug/vivavoce target/release/vivavoce 2>/dev/null | head -n 1 || true)
 if [ -n "$loader" ]; then
     step "the dashboard, with data of $loader under load"
-    operations/grafana/with_data.py "$loader"
+    models=${MODELS_PATH-.clients/models}
+    MODELS_PATH=$(realpath -m "$models") operations/grafana/with_data.py "$loader"
 fi
 
 step "what is linked"
