@@ -35,18 +35,13 @@ pub fn warnings(settings: &Auth) -> Vec<String> {
         ("auth.api_secret", &settings.api_secret),
         ("auth.read_secret", &settings.read_secret),
     ] {
-        if secret.as_ref().is_some_and(short) {
+        let Some(secret) = secret else { continue };
+        if short(secret) {
             warnings.push(format!(
                 "{key} is shorter than {GOOD_SECRET_BYTES} bytes: it can be guessed"
             ));
         }
-    }
-    let example = |secret: &Secret| secret.expose().starts_with(EXAMPLE);
-    for (key, secret) in [
-        ("auth.api_secret", &settings.api_secret),
-        ("auth.read_secret", &settings.read_secret),
-    ] {
-        if secret.as_ref().is_some_and(example) {
+        if secret.expose().starts_with(EXAMPLE) {
             warnings.push(format!(
                 "{key} is that of an example, which everybody knows: `openssl rand -hex 32` makes one"
             ));

@@ -25,6 +25,16 @@ struct Dialog {
     servers: String,
 }
 
+impl Dialog {
+    /// The header with which somebody takes its place at the server.
+    fn replaced(&self) -> String {
+        format!(
+            "Replaces: {};to-tag={};from-tag={}\n",
+            self.call_id, self.servers, self.own
+        )
+    }
+}
+
 /// What is seen of its first answered INVITE.
 fn dialog(telephone: &Sipp, calls: bool) -> Option<Dialog> {
     let messages = telephone.messages();
@@ -230,10 +240,7 @@ async fn a_call_at_the_former_server_of_a_takeover_is_replaced_there() {
     let identity = call["participant_identity"].as_str().unwrap().to_owned();
     ann.hears(&identity, CALLER).await;
     let next = tokio::task::block_in_place(|| exchange.replaced());
-    let replaces = format!(
-        "Replaces: {};to-tag={};from-tag={}\n",
-        known.call_id, known.servers, known.own
-    );
+    let replaces = known.replaced();
     let scenario = Scenario::plays_when_answered(&replaces, PERSON)
         .pause(3_000)
         .ends();
@@ -280,10 +287,7 @@ async fn a_call_that_a_trunk_has_let_in_is_replaced_by_way_of_that_trunk_only() 
     let call = exchange
         .until("active", |call| call["status"] == "active")
         .await;
-    let replaces = format!(
-        "Replaces: {};to-tag={};from-tag={}\n",
-        known.call_id, known.servers, known.own
-    );
+    let replaces = known.replaced();
     // By a name that no trunk has, no password would be asked for.
     let scenario = Scenario::is_refused(&replaces, 403);
     Sipp::call(&scenario, "anybody", &exchange.address())
@@ -308,10 +312,7 @@ async fn nobody_takes_the_place_of_a_caller_where_that_is_off() {
     let call = exchange
         .until("active", |call| call["status"] == "active")
         .await;
-    let replaces = format!(
-        "Replaces: {};to-tag={};from-tag={}\n",
-        known.call_id, known.servers, known.own
-    );
+    let replaces = known.replaced();
     let scenario = Scenario::is_refused(&replaces, 403);
     Sipp::call(&scenario, CALLED, &exchange.address())
         .passed()

@@ -18,9 +18,10 @@ const GRANULE: std::ops::Range<usize> = 6..14;
 const SERIAL: std::ops::Range<usize> = 14..18;
 const SEQUENCE: std::ops::Range<usize> = 18..22;
 
-/// Writes both streams as one, with the headers of the first and silence between them, and returns where the audio of the second begins, in frames at
-/// 48 kHz. What is cut off the end of the first is less than a packet; it is played after all, as a stream can be cut at its end
-/// only. Both must be streams of ours (no packet goes on on another page) that have been ended.
+/// Writes both streams as one, with the headers of the first and silence between them, and returns where the audio of the
+/// second begins, in frames at 48 kHz. What is cut off the end of the first is less than a packet; it is played after
+/// all, as a stream can be cut at its end only. Both must be streams of ours (no packet goes on on another page) that
+/// have been ended.
 pub fn join(
     first: impl Read,
     silence: Duration,

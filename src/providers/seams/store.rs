@@ -28,7 +28,8 @@ pub trait RecordingStore: Send + Sync {
 
     /// Keeps a file, and returns when the store has it for good. Nothing is overwritten: where the key is taken, the
     /// same content counts as kept (somebody died between keeping and saying so), and other content is
-    /// [`StoreError::Exists`], unless it is what the file [replaces](StoredFile::replaces). An object is there entirely or not at all.
+    /// [`StoreError::Exists`], unless it is what the file [replaces](StoredFile::replaces). An object is there entirely or
+    /// not at all.
     async fn put(&self, key: &str, file: StoredFile<'_>) -> Result<ObjectInfo, StoreError>;
 
     /// Removes an object; one that is not there counts as removed.
