@@ -337,12 +337,33 @@ fn sip_requests() -> Option<Vec<String>> {
         "10 s per connection",
         "UDP: short, rate-limited refusals; 100 TCP connections in total",
     ));
+    rows.push(row(
+        "SIP over WebSocket",
+        "telephones of `sip.phones_json`, by digest",
+        &format!("message {}, before it has registered 8 KiB", sip::LARGEST),
+        "10 s until it has registered, 5 min idle",
+        "1,000 connections with those of TCP and TLS, shared by address",
+    ));
     Some(rows)
 }
 
 fn call_media() -> Vec<String> {
     let caller = "the address in SDP or of signalling, or a proven stream; SRTP by its keys";
     vec![
+        row(
+            "STUN of calls",
+            "who has read our session description: signed with its password",
+            "a datagram of 1,500",
+            "–",
+            "a response is no larger than its request",
+        ),
+        row(
+            "DTLS of calls",
+            "the address that a signed check has proven, else that in SDP or of signalling",
+            "a datagram of 1,500",
+            "40 s for a handshake",
+            "one handshake per call; a cookie first",
+        ),
         row(
             "RTP of calls",
             caller,

@@ -612,11 +612,12 @@ settings! {
         /// elsewhere, or no allowed destination. Make sure that the gateway takes them for extensions.
         extensions: List = "", "sip.extensions", "SIP_EXTENSIONS";
         /// Addresses on which SIP is received, `udp:host:port`, `tcp:…`, `tls:…`; none if absent, and outbound calls
-        /// use any free port. IPv6 hosts must be in brackets.
+        /// use any free port. IPv6 hosts must be in brackets. `ws:…` and `wss:…` are for telephones in browsers (SIP over WebSocket), from
+        /// which only those of `sip.phones_json` call.
         listen: List = "", "sip.listen", "SIP_LISTEN";
         /// Address advertised in signalling and for media; default: that of the interface towards the other side.
         advertised_address: Option<IpAddr> = "", "sip.advertised_address", "SIP_ADVERTISED_ADDRESS";
-        /// Certificate of `tls:` in `sip.listen`, a PEM file.
+        /// Certificate of `tls:` and `wss:` in `sip.listen`, a PEM file.
         tls_cert: Option<PathBuf> = "", "sip.tls_cert", "SIP_TLS_CERT";
         /// Its key, a PEM file.
         tls_key: Option<PathBuf> = "", "sip.tls_key", "SIP_TLS_KEY";
@@ -633,8 +634,8 @@ settings! {
         /// `[{"registrar","user","password"?,"auth_username"?,"domain"?,"transport"?,"expires_seconds"?}]`. While it is registered
         /// somewhere, calls from that address are let in as if it were in `sip.allowed_addresses`.
         registrations_json: Option<JsonText> = "", "sip.registrations_json", "SIP_REGISTRATIONS_JSON";
-        /// Telephones and softphones that may register here, from `sip.allowed_addresses`: `[{"user","password","tenant"?}]`. They are called by
-        /// their name (`to_sip_uri: "sip:user"`), one of a tenant by that tenant only. If absent, nobody registers.
+        /// Telephones and softphones that may register here, from `sip.allowed_addresses`, and from anywhere over WebSocket:
+        /// `[{"user","password","tenant"?}]`. They are called by their name (`to_sip_uri: "sip:user"`), one of a tenant by that tenant only. If absent, nobody registers.
         phones_json: Option<JsonText> = "", "sip.phones_json", "SIP_PHONES_JSON";
         /// What a caller hears who is to enter the PIN of a dispatch rule, in the default voice.
         pin_text: String = "Please enter the PIN, followed by the hash key.", "sip.pin_text", "SIP_PIN_TEXT";
@@ -675,7 +676,8 @@ settings! {
         codecs: List = "opus,G722,PCMU,PCMA", "sip.codecs", "SIP_CODECS";
         /// UDP ports for media of calls, two for each.
         rtp_ports: PortRange = "20000-20999", "sip.rtp_ports", "SIP_RTP_PORTS";
-        /// Whether media of calls is encrypted (SRTP, keys in the signalling): `off`, `allow` or `require`.
+        /// Whether media of calls is encrypted with keys in the signalling (SRTP): `off`, `allow` or `require`. A call that offers a handshake on
+        /// the media path instead (DTLS-SRTP), as browsers do, is encrypted in any case.
         media_encryption: MediaEncryption = "off", "sip.media_encryption", "SIP_MEDIA_ENCRYPTION";
         /// Seconds without a packet after which a call ends; 0 means never.
         media_timeout_seconds: Duration = "30", "sip.media_timeout_seconds", "SIP_MEDIA_TIMEOUT_SECONDS";

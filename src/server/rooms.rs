@@ -304,18 +304,20 @@ fn named_as(settings: &str, error: &TlsError) -> io::Error {
 /// The TLS configuration of the SIP bridge.
 pub(super) fn sip_tls(settings: &Settings) -> Result<TlsSettings, ServerError> {
     let sip = &settings.sip;
-    let server = match (&sip.tls_cert, &sip.tls_key) {
+    let (server, web) = match (&sip.tls_cert, &sip.tls_key) {
         (Some(cert), Some(key)) => {
             let named = |error| ServerError::Telephone(named_as("sip.tls_", &error));
-            let config = match &sip.tls_client_ca {
-                None => tls::server_config(cert, key).map_err(named)?,
+            let web = Arc::new(tls::server_config(cert, key).map_err(named)?);
+            let server = match &sip.tls_client_ca {
+                None => Arc::clone(&web),
                 Some(authorities) => {
-                    tls::server_config_for(cert, key, authorities).map_err(named)?
+                    let config = tls::server_config_for(cert, key, authorities);
+                    Arc::new(config.map_err(named)?)
                 }
             };
-            Some(Arc::new(config))
+            (Some(server), Some(web))
         }
-        _ => None,
+        _ => (None, None),
     };
     let mut client = super::transport(settings)?.tls();
     if let (Some(cert), Some(key)) = (&sip.tls_client_cert, &sip.tls_client_key) {
@@ -327,6 +329,7 @@ pub(super) fn sip_tls(settings: &Settings) -> Result<TlsSettings, ServerError> {
     }
     Ok(TlsSettings {
         server,
+        web,
         client: Some(client),
     })
 }

@@ -50,6 +50,10 @@ pub enum SocketUse {
     SipTcp,
     /// SIP over TLS.
     SipTls,
+    /// SIP over WebSocket.
+    SipWs,
+    /// SIP over WebSocket and TLS.
+    SipWss,
 }
 
 /// Which socket: what for, and the address as the settings have it, where a port of 0 is any.

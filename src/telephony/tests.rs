@@ -240,6 +240,9 @@ impl House {
                     Protocol::Udp => SipTransport::Udp,
                     Protocol::Tcp => SipTransport::Tcp,
                     Protocol::Tls => SipTransport::Tls,
+                    Protocol::Ws | Protocol::Wss => {
+                        unreachable!("nobody calls a browser by a trunk")
+                    }
                 },
                 login: None,
                 private: true,

@@ -3,6 +3,7 @@
 
 pub mod agents;
 mod answers;
+mod browsers;
 mod doors;
 mod elsewhere;
 mod gateways;

@@ -115,7 +115,7 @@ fn sip(text: &str) -> Option<(&'static str, Kind, SocketAddr)> {
     let Listen { protocol, address } = embedded::sip::listen(text).ok()?;
     let kind = match protocol {
         Protocol::Udp => Kind::Udp,
-        Protocol::Tcp | Protocol::Tls => Kind::Tcp,
+        _ => Kind::Tcp,
     };
     Some(("sip.listen", kind, address))
 }

@@ -119,7 +119,7 @@ impl EmbeddedSip {
         let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
         for text in &sip.listen.0 {
             let secured = sip.tls_cert.is_some() && sip.tls_key.is_some();
-            if listen(text)?.protocol == Protocol::Tls && !secured {
+            if listen(text)?.protocol.is_encrypted() && !secured {
                 let needs = "needs sip.tls_cert and sip.tls_key";
                 return Err(wrong(format!("sip.listen: {text}: {needs}")));
             }
@@ -389,7 +389,8 @@ pub fn listen(text: &str) -> Result<Listen, io::Error> {
     };
     let (name, address) = text.split_once(':').unwrap_or((text, ""));
     let protocol = Protocol::parse(name.trim());
-    let protocol = protocol.ok_or_else(|| wrong("must begin with udp:, tcp: or tls:"))?;
+    let protocol =
+        protocol.ok_or_else(|| wrong("must begin with udp:, tcp:, tls:, ws: or wss:"))?;
     let address = address.trim();
     let default = protocol.default_port();
     let parsed = address.parse::<SocketAddr>().ok().or_else(|| {
@@ -424,6 +425,8 @@ mod tests {
             ("tls:[::1]:5071", Protocol::Tls, "[::1]:5071"),
             ("tls:127.0.0.1", Protocol::Tls, "127.0.0.1:5061"),
             ("udp:[::]", Protocol::Udp, "[::]:5060"),
+            ("ws:127.0.0.1", Protocol::Ws, "127.0.0.1:5066"),
+            ("wss:0.0.0.0:443", Protocol::Wss, "0.0.0.0:443"),
         ] {
             assert_eq!(read(text).unwrap(), (protocol, address.to_owned()));
         }

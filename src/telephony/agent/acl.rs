@@ -1,7 +1,7 @@
 //! Access control of the user agent, decided before any state is kept: calls are accepted from configured networks only,
 //! and a request that belongs to no call is refused statelessly. A flood costs no more than its refusals.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::Instant;
@@ -14,6 +14,7 @@ use super::super::phones::Phones;
 use super::super::refusals::Refusals;
 use super::super::registrations::Registrars;
 use super::dialog::ALLOW;
+use super::flow::Protocol;
 use super::header::Address;
 use vivavoce_core::log_interval::LogInterval;
 use vivavoce_core::token_bucket::TokenBucket;
@@ -80,11 +81,28 @@ impl Acl {
         self.allowed.iter().any(|network| network.contains(&from)) || self.registrars.has(from)
     }
 
+    /// Whether calls are accepted from this source. A page of any site can make a browser connect from an address that may call:
+    /// over WebSocket calls are accepted from telephones that have registered over it, wherever they are, and from nobody else.
+    pub fn allows_over(&self, (from, protocol): (SocketAddr, Protocol), now: Instant) -> bool {
+        if protocol.is_web() {
+            self.phones.is_at(protocol, from, now)
+        } else {
+            self.allows(from.ip())
+        }
+    }
+
     /// `in_dialog` says whether the request belongs to one of our dialogs.
-    pub fn judge(&self, request: &Request, from: IpAddr, in_dialog: bool) -> Verdict {
+    pub fn judge(
+        &self,
+        request: &Request,
+        source: (SocketAddr, Protocol),
+        in_dialog: bool,
+        now: Instant,
+    ) -> Verdict {
+        let allowed = self.allows_over(source, now);
         match request.method {
             // Who may not call has received no response that it could acknowledge.
-            Method::Ack if !in_dialog && !self.allows(from) => Verdict::Drop,
+            Method::Ack if !in_dialog && !allowed => Verdict::Drop,
             // They belong to transactions: the stack matches them, or drops them without keeping state.
             Method::Ack | Method::Cancel => Verdict::Take,
             _ if to_tag(request).is_some() => {
@@ -94,13 +112,26 @@ impl Acl {
                     Verdict::Answer(481)
                 }
             }
-            _ if !self.allows(from) => Verdict::Answer(403),
+            // Its password says who it is.
+            Method::Register if source.1.is_web() && !self.phones.is_empty() => Verdict::Register,
+            _ if !allowed => Verdict::Answer(403),
+            Method::Invite if source.1.is_web() && !self.is_itself(request, source, now) => {
+                Verdict::Answer(403)
+            }
             Method::Invite => Verdict::Take,
             // Needs no state (RFC 3261 section 8.2.7).
             Method::Options => Verdict::Answer(200),
             Method::Register if !self.phones.is_empty() => Verdict::Register,
             _ => Verdict::Answer(405),
         }
+    }
+
+    /// Whether a telephone calls by its own name.
+    fn is_itself(&self, request: &Request, source: (SocketAddr, Protocol), now: Instant) -> bool {
+        let from = request.from_header().ok();
+        let user = from.and_then(|from| Some(Address::parse(from.value()).user()?.into_owned()));
+        let place = user.and_then(|user| self.phones.place(&user, now));
+        place.is_some_and(|place| (place.source, place.protocol) == source)
     }
 
     /// Whether a response to this address is within the limit.
@@ -164,6 +195,8 @@ pub(super) fn answer(
 mod tests {
     use std::time::Duration;
 
+    use super::super::super::phones::{Phone, Place};
+    use super::super::digest::Credentials;
     use super::*;
 
     fn request(method: &str, to: &str) -> Request {
@@ -174,12 +207,19 @@ mod tests {
         Request::try_from(text.as_bytes()).unwrap()
     }
 
+    fn over_udp(from: &str) -> (SocketAddr, Protocol) {
+        (
+            (from.parse::<IpAddr>().unwrap(), 5060).into(),
+            Protocol::Udp,
+        )
+    }
+
     #[test]
     fn who_may_not_call_acknowledges_only_in_a_call() {
         let acl = Acl::new(vec!["192.0.2.0/24".parse().unwrap()]);
         let judge = |from: &str, in_dialog| {
             let request = request("ACK", "<sip:1@h>");
-            acl.judge(&request, from.parse().unwrap(), in_dialog)
+            acl.judge(&request, over_udp(from), in_dialog, Instant::now())
         };
         assert_eq!(judge("192.0.2.9", false), Verdict::Take);
         assert_eq!(judge("192.0.3.9", true), Verdict::Take);
@@ -195,8 +235,9 @@ mod tests {
         let judge = |from: &str| {
             acl.judge(
                 &request("INVITE", "<sip:1@h>"),
-                from.parse().unwrap(),
+                over_udp(from),
                 false,
+                Instant::now(),
             )
         };
         for from in ["192.0.2.9", "::ffff:192.0.2.9", "2001:db8::9"] {
@@ -207,9 +248,9 @@ mod tests {
         }
         let closed = Acl::new(Vec::new());
         let invite = request("INVITE", "<sip:1@h>");
-        let here = "127.0.0.1".parse().unwrap();
+        let here = over_udp("127.0.0.1");
         assert_eq!(
-            closed.judge(&invite, here, false),
+            closed.judge(&invite, here, false, Instant::now()),
             Verdict::Answer(403),
             "closed unless it is opened"
         );
@@ -218,7 +259,7 @@ mod tests {
     #[test]
     fn what_needs_no_call_is_answered_and_forgotten() {
         let acl = Acl::new(vec!["192.0.2.0/24".parse().unwrap()]);
-        let from = "192.0.2.9".parse().unwrap();
+        let from = over_udp("192.0.2.9");
         for (method, code) in [
             ("OPTIONS", 200),
             ("REGISTER", 405),
@@ -227,7 +268,7 @@ mod tests {
         ] {
             let request = request(method, "<sip:1@h>");
             assert_eq!(
-                acl.judge(&request, from, false),
+                acl.judge(&request, from, false, Instant::now()),
                 Verdict::Answer(code),
                 "{method}"
             );
@@ -251,8 +292,55 @@ mod tests {
     fn whoever_is_in_a_call_is_heard_wherever_they_send_from() {
         let acl = Acl::new(Vec::new());
         let bye = request("BYE", "<sip:1@h>;tag=ours");
-        let from = "203.0.113.7".parse().unwrap();
-        assert_eq!(acl.judge(&bye, from, true), Verdict::Take);
-        assert_eq!(acl.judge(&bye, from, false), Verdict::Answer(481));
+        let from = over_udp("203.0.113.7");
+        assert_eq!(acl.judge(&bye, from, true, Instant::now()), Verdict::Take);
+        assert_eq!(
+            acl.judge(&bye, from, false, Instant::now()),
+            Verdict::Answer(481)
+        );
+    }
+
+    #[test]
+    fn over_websocket_telephones_call_that_have_registered_over_it_and_by_their_own_name() {
+        let phone = |user: &str| Phone {
+            credentials: Credentials {
+                username: user.to_owned(),
+                password: "pw".to_owned(),
+            },
+            tenant: None,
+        };
+        let phones = Phones::new(vec![phone("bob"), phone("eve")]);
+        let everybody = vec!["0.0.0.0/0".parse().unwrap()];
+        let acl = Acl::with(everybody, phones);
+        let now = Instant::now();
+        let source = ("192.0.2.9:50000".parse().unwrap(), Protocol::Wss);
+        let judge = |method: &str, from: &str| {
+            let mut request = request(method, "<sip:1@h>");
+            let from = format!("<sip:{from}@h>;tag=f");
+            request.headers.unique_push(Header::From(from.into()));
+            acl.judge(&request, source, false, now)
+        };
+        assert_eq!(judge("REGISTER", "bob"), Verdict::Register);
+        for method in ["INVITE", "OPTIONS"] {
+            assert_eq!(
+                judge(method, "bob"),
+                Verdict::Answer(403),
+                "from an allowed address"
+            );
+        }
+        let place = Place {
+            contact: "sip:x@y.invalid;transport=ws".to_owned(),
+            protocol: Protocol::Wss,
+            source: source.0,
+            until: now + Duration::from_mins(1),
+        };
+        assert!(acl.phones.set("bob", Some(place), now));
+        assert_eq!(judge("INVITE", "bob"), Verdict::Take);
+        assert_eq!(
+            judge("INVITE", "eve"),
+            Verdict::Answer(403),
+            "another one's name"
+        );
+        assert_eq!(judge("OPTIONS", "bob"), Verdict::Answer(200));
     }
 }

@@ -22,6 +22,10 @@ pub enum Protocol {
     Tcp,
     /// TLS over TCP.
     Tls,
+    /// WebSocket (RFC 7118), from browsers: they connect, and nobody connects to them.
+    Ws,
+    /// WebSocket over TLS.
+    Wss,
 }
 
 impl Protocol {
@@ -31,12 +35,14 @@ impl Protocol {
             Self::Udp => "udp",
             Self::Tcp => "tcp",
             Self::Tls => "tls",
+            Self::Ws => "ws",
+            Self::Wss => "wss",
         }
     }
 
     /// Parses its name.
     pub fn parse(name: &str) -> Option<Self> {
-        [Self::Udp, Self::Tcp, Self::Tls]
+        [Self::Udp, Self::Tcp, Self::Tls, Self::Ws, Self::Wss]
             .into_iter()
             .find(|one| one.name().eq_ignore_ascii_case(name))
     }
@@ -46,7 +52,20 @@ impl Protocol {
         match self {
             Self::Udp | Self::Tcp => 5060,
             Self::Tls => 5061,
+            // The standard has those of HTTP, which are somebody else's as a rule.
+            Self::Ws => 5066,
+            Self::Wss => 5067,
         }
+    }
+
+    /// Whether the other side is a browser.
+    pub const fn is_web(self) -> bool {
+        matches!(self, Self::Ws | Self::Wss)
+    }
+
+    /// Whether it needs a certificate.
+    pub const fn is_encrypted(self) -> bool {
+        matches!(self, Self::Tls | Self::Wss)
     }
 
     pub(super) const fn of_stack(transport: Transport) -> Option<Self> {
@@ -54,6 +73,8 @@ impl Protocol {
             Transport::Udp => Some(Self::Udp),
             Transport::Tcp => Some(Self::Tcp),
             Transport::Tls => Some(Self::Tls),
+            Transport::Ws => Some(Self::Ws),
+            Transport::Wss => Some(Self::Wss),
             _ => None,
         }
     }
@@ -63,6 +84,8 @@ impl Protocol {
             Self::Udp => Transport::Udp,
             Self::Tcp => Transport::Tcp,
             Self::Tls => Transport::Tls,
+            Self::Ws => Transport::Ws,
+            Self::Wss => Transport::Wss,
         }
     }
 }
@@ -87,9 +110,10 @@ impl Flow {
     pub fn via(&self, branch: &str) -> String {
         let protocol = self.protocol.name().to_uppercase();
         let alias = match self.protocol {
-            Protocol::Udp => "",
             // RFC 5923: responses and requests may use this connection.
             Protocol::Tcp | Protocol::Tls => ";alias",
+            // Over WebSocket they do anyway.
+            Protocol::Udp | Protocol::Ws | Protocol::Wss => "",
         };
         format!(
             "SIP/2.0/{protocol} {};branch={branch};rport{alias}",
@@ -115,6 +139,8 @@ impl Flow {
             Protocol::Udp => "",
             Protocol::Tcp => ";transport=tcp",
             Protocol::Tls => ";transport=tls",
+            // Of either (RFC 7118 section 5.1).
+            Protocol::Ws | Protocol::Wss => ";transport=ws",
         }
     }
 

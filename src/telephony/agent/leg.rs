@@ -286,7 +286,7 @@ impl Leg {
 
     /// Whether signalling is encrypted.
     pub fn encrypted(&self) -> bool {
-        lock(&self.caller.flow).protocol == super::flow::Protocol::Tls
+        lock(&self.caller.flow).protocol.is_encrypted()
     }
 
     /// Cancels our INVITE.
@@ -524,7 +524,7 @@ impl Invitation {
 
     /// Whether signalling is encrypted.
     pub fn encrypted(&self) -> bool {
-        lock(&self.caller.flow).protocol == super::flow::Protocol::Tls
+        lock(&self.caller.flow).protocol.is_encrypted()
     }
 
     /// The called user, from the Request-URI.

@@ -26,6 +26,7 @@ mod stream;
 mod tests;
 mod transports;
 mod unacknowledged;
+mod websocket;
 
 use std::collections::HashMap;
 use std::io;
@@ -84,6 +85,8 @@ pub struct Listen {
 pub struct TlsSettings {
     /// For inbound connections.
     pub server: Option<Arc<rustls::ServerConfig>>,
+    /// The same for browsers, which are not asked for a certificate.
+    pub web: Option<Arc<rustls::ServerConfig>>,
     /// For outbound connections.
     pub client: Option<Arc<rustls::ClientConfig>>,
 }

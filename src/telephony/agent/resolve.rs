@@ -64,7 +64,7 @@ async fn look_up(host: &str, port: Option<u16>, protocol: Protocol) -> io::Resul
         static RESOLVER: OnceLock<SipResolver> = OnceLock::new();
         let resolver = RESOLVER.get_or_init(SipResolver::new);
         let (name, transport) = (host.into(), Some(protocol.to_stack()));
-        let secure = protocol == Protocol::Tls;
+        let secure = protocol.is_encrypted();
         if let Ok(targets) = resolver.lookup(&name, None, transport, secure).await {
             let addresses = targets.into_iter().map(|target| target.addr);
             let addresses: Vec<SocketAddr> = addresses.collect();

@@ -18,11 +18,11 @@ use super::flow::{Protocol, stack_address};
 
 /// Messages that wait to be written: a peer that reads so slowly is gone.
 const WAITING: usize = 64;
-const WRITE_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const WRITE_PATIENCE: Duration = Duration::from_secs(10);
 /// An idle connection is closed after so long, unless a call uses it: see [`Taker::keeps`].
-const IDLE: Duration = Duration::from_mins(5);
+pub(super) const IDLE: Duration = Duration::from_mins(5);
 /// The same for addresses that may not call, where only requests within calls count as activity.
-const STRANGERS_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const STRANGERS_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why a stream cannot be parsed any further.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -124,14 +124,14 @@ pub(super) trait Taker: Send + Sync + 'static {
     ) -> impl Future<Output = bool> + Send;
 
     /// Whether the peer is an address that may not call.
-    fn stranger(&self) -> bool;
+    fn stranger(&self, remote: SocketAddr) -> bool;
 
     /// Whether an idle connection is kept.
     fn keeps(&self, remote: SocketAddr) -> bool;
 }
 
 /// Messages to be written to a stream.
-pub(super) struct Outgoing(mpsc::Receiver<TransportEvent>);
+pub(super) struct Outgoing(pub mpsc::Receiver<TransportEvent>);
 
 /// A connection that can be used before its stream is open. `closed` is cancelled when it ends.
 pub(super) async fn connection(
@@ -222,7 +222,7 @@ struct Reader<T> {
 
 impl<T: Taker> Reader<T> {
     async fn run(self, mut stream: impl AsyncRead + Unpin) {
-        let stranger = self.taker.stranger();
+        let stranger = self.taker.stranger(self.remote);
         let patience = if stranger { STRANGERS_PATIENCE } else { IDLE };
         let mut waiting = BytesMut::new();
         let mut cutter = Cutter::default();
@@ -353,7 +353,7 @@ mod tests {
             bytes.starts_with(b"B")
         }
 
-        fn stranger(&self) -> bool {
+        fn stranger(&self, _: SocketAddr) -> bool {
             self.stranger
         }
 

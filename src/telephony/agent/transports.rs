@@ -18,6 +18,7 @@ use rsipstack::transaction::key::{TransactionKey, TransactionRole};
 use rsipstack::transport::SipConnection;
 use rsipstack::transport::udp::UdpConnection;
 use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -37,7 +38,7 @@ use super::repetitions::{Repeated, Repetitions};
 use super::replaces::replaced;
 use super::stream::{self, Taker, carry};
 use super::unacknowledged::{Trial, Trials, network};
-use super::{Dialogs, Listen, TlsSettings};
+use super::{Dialogs, Listen, TlsSettings, websocket};
 use vivavoce_quotas::{Party, Share, Tally};
 use vivavoce_takeover::{Datagrams, Given, OpenDatagrams, SocketName, SocketUse, Sockets};
 use vivavoce_telemetry::metrics::{self, SipRefusal};
@@ -174,6 +175,8 @@ impl Transports {
             Protocol::Udp => SocketUse::SipUdp,
             Protocol::Tcp => SocketUse::SipTcp,
             Protocol::Tls => SocketUse::SipTls,
+            Protocol::Ws => SocketUse::SipWs,
+            Protocol::Wss => SocketUse::SipWss,
         };
         let name = SocketName::new(of, listen.address);
         match listen.protocol {
@@ -181,16 +184,21 @@ impl Transports {
                 let socket = sockets.datagrams(name, || StdUdpSocket::bind(listen.address))?;
                 Ok(self.carry_udp(socket).await?.address)
             }
-            protocol @ (Protocol::Tcp | Protocol::Tls) => {
-                let acceptor = match protocol {
-                    Protocol::Tls => {
-                        let server = self.tls.server.clone();
-                        let server = server.ok_or_else(|| {
-                            io::Error::other("sip.tls_cert and sip.tls_key are required for tls")
-                        })?;
-                        Some(TlsAcceptor::from(server))
-                    }
-                    _ => None,
+            protocol => {
+                let acceptor = if protocol.is_encrypted() {
+                    let server = match protocol {
+                        // Browsers have no certificates of their own.
+                        Protocol::Wss => self.tls.web.clone(),
+                        _ => self.tls.server.clone(),
+                    };
+                    let server = server.ok_or_else(|| {
+                        io::Error::other(
+                            "sip.tls_cert and sip.tls_key are required for tls and wss",
+                        )
+                    })?;
+                    Some(TlsAcceptor::from(server))
+                } else {
+                    None
                 };
                 let bind = || vivavoce_takeover::listen(listen.address);
                 let (listener, given) = sockets.listener(name, bind)?;
@@ -342,7 +350,7 @@ impl Transports {
                 continue;
             };
             let remote = canonical(remote);
-            let stranger = !self.acl.allows(remote.ip());
+            let stranger = !protocol.is_web() && !self.acl.allows(remote.ip());
             let Some(slot) = self.slot(stranger, remote.ip()) else {
                 metrics::sip_refused(SipRefusal::Connection);
                 continue;
@@ -424,7 +432,8 @@ impl Transports {
         endpoint: &EndpointInnerRef,
         connection: &SipConnection,
     ) -> bool {
-        if !fits(bytes, !self.acl.allows(from.ip())) {
+        let source = (canonical(from), protocol);
+        if !fits(bytes, !self.acl.allows_over(source, Instant::now())) {
             metrics::sip_refused(SipRefusal::Size);
             return false;
         }
@@ -444,7 +453,7 @@ impl Transports {
                     }
                     in_dialog = self.dialogs.knows(request);
                     let now = Instant::now();
-                    let verdict = match self.acl.judge(request, from.ip(), in_dialog) {
+                    let verdict = match self.acl.judge(request, source, in_dialog, now) {
                         Verdict::Take => match wrong_line(bytes) {
                             Some(code) if request.method != Method::Ack => Err(Some(code)),
                             _ => self.admit(request, from.ip(), protocol, endpoint, now),
@@ -639,7 +648,9 @@ impl Transports {
     ) -> io::Result<Flow> {
         match protocol {
             Protocol::Udp => self.flow_udp(remote).await,
-            Protocol::Tcp => self.flow_stream(protocol, remote, None).await,
+            Protocol::Tcp | Protocol::Ws | Protocol::Wss => {
+                self.flow_stream(protocol, remote, None).await
+            }
             Protocol::Tls => self.flow_stream(protocol, remote, name).await,
         }
     }
@@ -725,6 +736,9 @@ impl Transports {
         };
         let (connection, local) = match open {
             Some(open) => open,
+            None if protocol.is_web() => {
+                return Err(io::Error::other("the browser's connection is closed"));
+            }
             None => self.connect(&key, &endpoint).await?,
         };
         let port = listening.map_or(local.port(), |bound| bound.address.port());
@@ -935,16 +949,35 @@ impl StreamTask {
         let ends = stream::connection(protocol, remote, closed.clone()).await?;
         let connection = ends.0.clone();
         match acceptor {
-            None => carry(stream, ends, remote, closed.clone(), Arc::new(self)),
+            None => self.carry(stream, ends, remote, closed.clone()).await?,
             Some(acceptor) => {
                 let stream = timeout(CONNECT_PATIENCE, acceptor.accept(stream)).await??;
-                carry(stream, ends, remote, closed.clone(), Arc::new(self));
+                self.carry(stream, ends, remote, closed.clone()).await?;
             }
         }
         let key = (protocol, remote, None);
         lock(&here.open_streams).insert(key.clone(), OpenStream { connection, local });
         closed.cancelled().await;
         here.forget_stream(&key);
+        Ok(())
+    }
+
+    async fn carry<S>(
+        self,
+        stream: S,
+        ends: (SipConnection, stream::Outgoing),
+        remote: SocketAddr,
+        closed: CancellationToken,
+    ) -> io::Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        if self.protocol.is_web() {
+            let socket = timeout(CONNECT_PATIENCE, websocket::accept(stream)).await??;
+            websocket::carry(socket, ends, remote, closed, Arc::new(self));
+        } else {
+            carry(stream, ends, remote, closed, Arc::new(self));
+        }
         Ok(())
     }
 
@@ -980,7 +1013,11 @@ impl Taker for StreamTask {
             .await
     }
 
-    fn stranger(&self) -> bool {
+    fn stranger(&self, remote: SocketAddr) -> bool {
+        if self.protocol.is_web() {
+            let source = (remote, self.protocol);
+            return !self.here.acl.allows_over(source, Instant::now());
+        }
         self.stranger
     }
 

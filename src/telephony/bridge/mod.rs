@@ -705,10 +705,13 @@ fn gone() -> CallError {
     )
 }
 
-const fn protocol(transport: SipTransport) -> Protocol {
-    match transport {
+fn protocol(trunk: &Trunk) -> Protocol {
+    let over_websocket = trunk.via.as_ref().is_some_and(|via| via.over_websocket);
+    match trunk.transport {
         SipTransport::Udp => Protocol::Udp,
+        SipTransport::Tcp if over_websocket => Protocol::Ws,
         SipTransport::Tcp => Protocol::Tcp,
+        SipTransport::Tls if over_websocket => Protocol::Wss,
         SipTransport::Tls => Protocol::Tls,
     }
 }

@@ -410,6 +410,9 @@ pub(super) async fn place(
     let hop = hops.next(inner).await?;
     let mut media = inner.open(hop.reached.local_address().ip(), hop.remote.ip())?;
     media.public_only(!hop.trunk.private);
+    if protocol(&hop.trunk).is_web() {
+        media.for_browser();
+    }
     let offer = media.offer();
     let sip_call_id = call_id();
     // Empty attributes are left out.
@@ -508,8 +511,8 @@ impl Inner {
             gateway: found.host,
             transport: match found.protocol {
                 Protocol::Udp => SipTransport::Udp,
-                Protocol::Tcp => SipTransport::Tcp,
-                Protocol::Tls => SipTransport::Tls,
+                Protocol::Tcp | Protocol::Ws => SipTransport::Tcp,
+                Protocol::Tls | Protocol::Wss => SipTransport::Tls,
             },
             // What its Contact and its SDP say may be behind a NAT: it is reached where it has registered from.
             private: false,
@@ -519,6 +522,7 @@ impl Inner {
                     port: Some(found.source.port()),
                 },
                 routed: false,
+                over_websocket: found.protocol.is_web(),
             }),
             ..call.trunk
         };
@@ -529,7 +533,7 @@ impl Inner {
 
     /// The addresses of a gateway, or of the place by which it is reached.
     pub(super) async fn addresses(&self, trunk: &Trunk) -> Result<Vec<SocketAddr>, CallError> {
-        let protocol = protocol(trunk.transport);
+        let protocol = protocol(trunk);
         let gateway = trunk.via.as_ref().map_or(&trunk.gateway, |via| &via.at);
         let is_phone = trunk.via.as_ref().is_some_and(|via| !via.routed);
         let addresses = resolve::addresses(&gateway.host, gateway.port, protocol).await;
@@ -558,7 +562,7 @@ impl Inner {
         let gateway = trunk.via.as_ref().map_or(&trunk.gateway, |via| &via.at);
         let reached = self
             .agent
-            .reach(protocol(trunk.transport), remote, &gateway.host)
+            .reach(protocol(trunk), remote, &gateway.host)
             .await;
         reached.map_err(|problem| {
             let message = format!("cannot reach the gateway {gateway}: {problem}");
@@ -587,7 +591,7 @@ impl Inner {
         let proxy = trunk.via.as_ref().filter(|via| via.routed);
         let login = trunk.login.as_ref();
         let outbound = Outbound {
-            protocol: protocol(trunk.transport),
+            protocol: protocol(&trunk),
             remote,
             host: trunk.gateway.to_string(),
             proxy: proxy.map(|via| via.at.to_string()),

@@ -147,6 +147,7 @@ fn no_datagram_ends_a_call_of_any_codec() {
         peer: IpAddr::from([192, 0, 2, 7]),
         sources: [].into(),
         complexity: 0,
+        identity: std::sync::Arc::new(super::dtls::Identity::new().unwrap()),
     };
     let mut session = Session::new(start, tell);
     session.agree(&agreement, now);
@@ -154,7 +155,7 @@ fn no_datagram_ends_a_call_of_any_codec() {
     fuzz("a call's media", 3_000, false, packets(), |input| {
         let (session, now) = &mut *state.borrow_mut();
         let port = [Port::Rtp, Port::Rtcp][input.len() % 2];
-        session.receive(port, input, there, *now);
+        session.receive(port, input, there, *now, &mut Nowhere);
         *now += Duration::from_millis(5);
         if input.first().is_some_and(|byte| byte % 4 == 0) {
             session.tick(*now, &mut Nowhere);

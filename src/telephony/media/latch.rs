@@ -131,6 +131,17 @@ impl Latch {
         true
     }
 
+    /// The other side has proven to be there.
+    pub fn believe(&mut self, from: SocketAddr, now: Instant) {
+        self.believed = Some((from, now));
+        self.candidate = None;
+    }
+
+    /// Whether media may come from there.
+    pub fn expects(&self, from: SocketAddr) -> bool {
+        self.rank(from) > Rank::Nobody
+    }
+
     fn rank(&self, from: SocketAddr) -> Rank {
         let host = from.ip();
         if self.described == Some(from) {

@@ -1,4 +1,4 @@
-//! The media of telephone calls: SDP offer and answer (RFC 3264), RTP and SRTP between the server and the phone, DTMF (RFC
+//! The media of telephone calls: SDP offer and answer (RFC 3264), RTP and SRTP (with ICE and DTLS for browsers) between the server and the phone, DTMF (RFC
 //! 4733), and the audio in both directions between the phone and a room. Signalling, dialogs and room membership are left
 //! to `agent` and `call`.
 //!
@@ -7,9 +7,11 @@
 
 mod codec;
 mod consent;
+mod dtls;
 mod dtmf;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
+mod ice;
 mod latch;
 mod listening;
 mod offer_answer;
@@ -36,7 +38,8 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use tokio::sync::mpsc;
 
-use offer_answer::OfferAnswer;
+use dtls::Identity;
+use offer_answer::{Agreement, OfferAnswer};
 use ports::Ports;
 use session::{Session, Start};
 use threads::{Call, Threads};
@@ -80,7 +83,8 @@ impl Codec {
 }
 
 /// Whether media is encrypted with keys from the session description (SDES, RFC 4568). The keys are secret only where
-/// signalling is encrypted.
+/// signalling is encrypted. Those of a handshake on the media path (DTLS-SRTP) are secret anywhere: who offers one gets one,
+/// whatever is said here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Encryption {
     /// Never: an offer that requires encryption is refused.
@@ -212,6 +216,7 @@ pub fn address_of(offer: &str) -> Option<IpAddr> {
 #[derive(Debug)]
 pub struct Media {
     settings: MediaSettings,
+    identity: Arc<Identity>,
     ports: Arc<Ports>,
     threads: Arc<Threads>,
 }
@@ -222,6 +227,7 @@ impl Media {
         Ok(Self {
             ports: Ports::new(settings.ports.clone()),
             threads: Arc::new(Threads::start(settings.threads)?),
+            identity: Arc::new(Identity::new()?),
             settings,
         })
     }
@@ -239,12 +245,15 @@ impl Media {
             peer: peer.to_canonical(),
             sources: Arc::clone(&self.settings.sources),
             complexity: self.settings.complexity,
+            identity: Arc::clone(&self.identity),
         };
+        let offer_answer = OfferAnswer::new(&self.settings.codecs, self.settings.encryption, told)
+            .with_certificate(self.identity.fingerprint());
         let (tell, events) = mpsc::channel(MOST_EVENTS);
         let call = Call::new(Session::new(start, tell.clone()));
         self.threads.run(Arc::clone(&call), ports, tell);
         Ok(CallMedia {
-            offer_answer: OfferAnswer::new(&self.settings.codecs, self.settings.encryption, told),
+            offer_answer,
             public_only: false,
             call,
             events,
@@ -265,6 +274,11 @@ pub struct CallMedia {
 }
 
 impl CallMedia {
+    /// The other side is a browser: offers are such as browsers know.
+    pub fn for_browser(&mut self) {
+        self.offer_answer.for_browser();
+    }
+
     /// The first offer, or the current one again for a re-INVITE. [`Self::accepted`] takes the answer.
     pub fn offer(&mut self) -> String {
         self.offer_answer.hold(self.call.session().is_held());
@@ -298,7 +312,7 @@ impl CallMedia {
         let mut next = self.offer_answer.clone();
         next.hold(self.call.session().is_held());
         let answer = next.answer(offer)?;
-        let is_encrypted = next.agreement().is_some_and(|known| known.crypto.is_some());
+        let is_encrypted = next.agreement().is_some_and(Agreement::is_encrypted);
         if encrypted && !is_encrypted {
             return Err(SdpError::Unacceptable(
                 "the media of this call is encrypted",

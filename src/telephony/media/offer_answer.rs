@@ -7,6 +7,8 @@ pub(super) mod tests;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
+use super::dtls::{Association, Fingerprint};
+use super::ice::{Credentials, Ice};
 use super::sdp::{Description, Direction, Section, write_head, write_refusal};
 use super::srtp::{Crypto, Suite};
 use super::{Codec, Encryption, SdpError};
@@ -81,11 +83,18 @@ pub struct Agreement {
     pub hears: bool,
     /// Length of the packets we send.
     pub packet_ms: u32,
-    /// Our key and theirs, if media is encrypted.
+    /// Our key and theirs, if media is encrypted with keys of the descriptions.
     pub crypto: Option<(Crypto, Crypto)>,
+    /// How keys are found, if media is encrypted with those of a handshake.
+    pub dtls: Option<Association>,
 }
 
 impl Agreement {
+    /// Whether media is encrypted.
+    pub const fn is_encrypted(&self) -> bool {
+        self.crypto.is_some() || self.dtls.is_some()
+    }
+
     /// Removes private addresses. Media is then sent to where the other side's packets come from.
     pub fn keep_public(&mut self) {
         let public = |address: &SocketAddr| is_public(address.ip());
@@ -105,6 +114,14 @@ pub struct OfferAnswer {
     said: String,
     formats: Vec<(u8, Format)>,
     cryptos: Vec<Crypto>,
+    /// That of our certificate, for handshakes.
+    fingerprint: Option<Fingerprint>,
+    /// Ours of ICE.
+    credentials: Credentials,
+    /// Whether the other side is a browser, which knows nothing else than ICE and a handshake.
+    is_browser: bool,
+    /// The name of our section in a bundle.
+    bundled_as: Option<String>,
     /// The sections of the call: `None` for ours, the text that refuses it for any other.
     sections: Vec<Option<String>>,
     offered: bool,
@@ -142,11 +159,27 @@ impl OfferAnswer {
                     .filter_map(|(suite, tag)| Crypto::new(tag, suite))
                     .collect(),
             },
+            fingerprint: None,
+            credentials: Credentials::random(),
+            is_browser: false,
+            bundled_as: None,
             sections: vec![None],
             offered: false,
             held: false,
             agreement: None,
         }
+    }
+
+    /// Handshakes are possible, with the certificate of this fingerprint.
+    pub const fn with_certificate(mut self, fingerprint: Fingerprint) -> Self {
+        self.fingerprint = Some(fingerprint);
+        self
+    }
+
+    /// The other side is a browser.
+    pub fn for_browser(&mut self) {
+        self.is_browser = true;
+        self.bundled_as = Some("0".to_owned());
     }
 
     /// The negotiated state, if there is one.
@@ -162,6 +195,20 @@ impl OfferAnswer {
     /// Writes an offer.
     pub fn offer(&mut self) -> String {
         self.offered = true;
+        let direction = Direction::new(true, !self.held);
+        let formats = self.formats.clone();
+        let shaken = self.agreement.as_ref().and_then(|a| a.dtls.as_ref());
+        if self.is_browser || shaken.is_some() {
+            // Who has begun a handshake stays who it is.
+            let setup = match shaken {
+                None => "actpass",
+                Some(association) => setup(association.active),
+            };
+            let with_ice = shaken.map_or(self.is_browser, |one| one.ice.is_some());
+            let mut ours = self.write_section("UDP/TLS/RTP/SAVPF", &formats, &[], direction, true);
+            self.write_association(&mut ours, setup, with_ice);
+            return self.write(&ours, with_ice);
+        }
         let secure = self.encryption == Encryption::Require
             || self.agreement.as_ref().is_some_and(|a| a.crypto.is_some());
         let (protocol, cryptos) = if secure {
@@ -169,10 +216,8 @@ impl OfferAnswer {
         } else {
             ("RTP/AVP", Vec::new())
         };
-        let direction = Direction::new(true, !self.held);
-        let formats = self.formats.clone();
         let ours = self.write_section(protocol, &formats, &cryptos, direction, false);
-        self.write(&ours)
+        self.write(&ours, false)
     }
 
     /// Answers an offer.
@@ -192,7 +237,7 @@ impl OfferAnswer {
             match self.fit(section) {
                 Ok(fit) => {
                     let better = best.as_ref().is_none_or(|(_, best)| {
-                        best.agreement.crypto.is_none() && fit.agreement.crypto.is_some()
+                        !best.agreement.is_encrypted() && fit.agreement.is_encrypted()
                     });
                     if better {
                         best = Some((index, fit));
@@ -220,6 +265,7 @@ impl OfferAnswer {
         if let Some(ours) = self.sections.get_mut(chosen) {
             *ours = None;
         }
+        self.bundled_as = section.bundled_as().map(str::to_owned);
         let agreement = &fit.agreement;
         let direction = Direction::new(agreement.sends, agreement.hears);
         let cryptos: Vec<Crypto> = agreement
@@ -227,16 +273,24 @@ impl OfferAnswer {
             .iter()
             .map(|(ours, _)| ours.clone())
             .collect();
-        let ours = self.write_section(
+        let mut ours = self.write_section(
             section.protocol,
             &fit.formats,
             &cryptos,
             direction,
             agreement.rtcp_mux,
         );
+        let mut with_ice = false;
+        if let Some(association) = &agreement.dtls {
+            if let Some(ice) = &association.ice {
+                with_ice = true;
+                self.credentials = ice.ours.clone();
+            }
+            self.write_association(&mut ours, setup(association.active), with_ice);
+        }
         self.agreement = Some(fit.agreement);
         self.offered = false;
-        Ok(self.write(&ours))
+        Ok(self.write(&ours, with_ice))
     }
 
     /// Takes the answer to our last offer. Until the call is answered, several may come with different content. An answer
@@ -260,7 +314,8 @@ impl OfferAnswer {
         self.agreement = Some(Agreement {
             // They may still send any format that we offered.
             receives: self.formats.clone(),
-            rtcp_mux: false,
+            // We offer it with handshakes only.
+            rtcp_mux: fit.agreement.rtcp_mux && fit.agreement.dtls.is_some(),
             ..fit.agreement
         });
         Ok(())
@@ -268,7 +323,11 @@ impl OfferAnswer {
 
     /// How a section of an offer or answer can be used.
     fn fit(&self, section: &Section<'_>) -> Result<Fit, SdpError> {
-        let crypto = self.crypto(section)?;
+        let dtls = self.association(section)?;
+        let crypto = match dtls {
+            Some(_) => None,
+            None => self.crypto(section)?,
+        };
         let known: Vec<(u8, Format)> = section
             .rtp_formats()
             .filter_map(|format| {
@@ -315,8 +374,72 @@ impl OfferAnswer {
                 _ => wanted.unwrap_or(PACKET_MS),
             },
             crypto,
+            dtls,
         };
         Ok(Fit { agreement, formats })
+    }
+
+    /// What a handshake needs to know, if there is to be one.
+    fn association(&self, section: &Section<'_>) -> Result<Option<Association>, SdpError> {
+        if !matches!(section.protocol, "UDP/TLS/RTP/SAVP" | "UDP/TLS/RTP/SAVPF") {
+            return Ok(None);
+        }
+        const NO_FINGERPRINT: SdpError =
+            SdpError::Unacceptable("it has no a=fingerprint with sha-256, which a handshake needs");
+        if self.fingerprint.is_none() {
+            return Err(SdpError::Unacceptable("there are no handshakes here"));
+        }
+        let mut fingerprints = section
+            .attributes("fingerprint")
+            .filter_map(Fingerprint::parse);
+        let inherited = || Fingerprint::parse(section.own_or_inherited("fingerprint")?);
+        let fingerprint = fingerprints
+            .next()
+            .or_else(inherited)
+            .ok_or(NO_FINGERPRINT)?;
+        let active = match section.own_or_inherited("setup") {
+            Some("passive") => true,
+            Some("active" | "actpass") | None => false,
+            Some(_) => return Err(SdpError::Unacceptable("its a=setup is of no use")),
+        };
+        let word = |name| section.own_or_inherited(name);
+        let ice = match (word("ice-ufrag"), word("ice-pwd")) {
+            (None, None) => None,
+            (Some(fragment), Some(password)) => {
+                let theirs = Credentials::parse(fragment, password);
+                let theirs = theirs.ok_or(SdpError::Malformed(
+                    "a=ice-ufrag or a=ice-pwd is not as it has to be",
+                ))?;
+                Some(self.ice(theirs))
+            }
+            _ => {
+                return Err(SdpError::Malformed(
+                    "of a=ice-ufrag and a=ice-pwd one is missing",
+                ));
+            }
+        };
+        if ice.is_some() && !section.has("rtcp-mux") {
+            return Err(SdpError::Unacceptable("it has no a=rtcp-mux"));
+        }
+        Ok(Some(Association {
+            fingerprint,
+            active,
+            ice,
+        }))
+    }
+
+    /// With other credentials of theirs, ours are others, too, if they begin anew (RFC 8445 section 9); the answer to our offer
+    /// has those that we have offered.
+    fn ice(&self, theirs: Credentials) -> Ice {
+        let known = self.agreement.as_ref().and_then(|a| a.dtls.as_ref());
+        let known = known.and_then(|association| association.ice.as_ref());
+        let begins_anew = known.is_some_and(|known| known.theirs != theirs) && !self.offered;
+        let ours = if begins_anew {
+            Credentials::random()
+        } else {
+            self.credentials.clone()
+        };
+        Ice { ours, theirs }
     }
 
     /// Our key and theirs, if media is to be encrypted.
@@ -326,7 +449,7 @@ impl OfferAnswer {
             "RTP/SAVP" | "RTP/SAVPF" => true,
             _ => {
                 return Err(SdpError::Unacceptable(
-                    "its transport is not RTP/AVP or RTP/SAVP",
+                    "its transport is not RTP/AVP, RTP/SAVP or UDP/TLS/RTP/SAVP",
                 ));
             }
         };
@@ -438,8 +561,29 @@ impl OfferAnswer {
         text
     }
 
+    /// What a section says of a handshake, and of ICE.
+    fn write_association(&self, text: &mut String, setup: &str, with_ice: bool) {
+        let Some(fingerprint) = &self.fingerprint else {
+            return;
+        };
+        let fingerprint = fingerprint.write();
+        let _ = write!(text, "a=fingerprint:{fingerprint}\r\na=setup:{setup}\r\n");
+        if let Some(name) = &self.bundled_as {
+            let _ = write!(text, "a=mid:{name}\r\n");
+        }
+        if with_ice {
+            let Credentials { fragment, password } = &self.credentials;
+            let (ip, port) = (self.local.ip(), self.local.port());
+            let _ = write!(
+                text,
+                "a=ice-ufrag:{fragment}\r\na=ice-pwd:{password}\r\n\
+                 a=candidate:1 1 udp 2130706431 {ip} {port} typ host\r\na=end-of-candidates\r\n"
+            );
+        }
+    }
+
     /// A whole description. Its version is incremented when its content changes.
-    fn write(&mut self, ours: &str) -> String {
+    fn write(&mut self, ours: &str, with_ice: bool) -> String {
         let sections = self.sections.iter();
         let body: String = sections
             .map(|refused| refused.as_deref().unwrap_or(ours))
@@ -450,9 +594,20 @@ impl OfferAnswer {
         }
         let mut text = String::new();
         write_head(&mut text, self.session, self.version, self.local.ip());
+        if with_ice {
+            text.push_str("a=ice-lite\r\n");
+        }
+        if let Some(name) = &self.bundled_as {
+            let _ = write!(text, "a=group:BUNDLE {name}\r\n");
+        }
         text.push_str(&self.said);
         text
     }
+}
+
+/// The value of `a=setup`.
+const fn setup(active: bool) -> &'static str {
+    if active { "active" } else { "passive" }
 }
 
 /// The `telephone-event` format that goes with a codec: at its clock rate, or at 8 kHz.

@@ -22,6 +22,9 @@ const MOST_SECTIONS: usize = 16;
 /// The most formats of one section.
 const MOST_FORMATS: usize = 64;
 
+/// Attributes that a description may have once for all sections.
+const OF_ALL: [&str; 5] = ["fingerprint", "setup", "ice-ufrag", "ice-pwd", "group"];
+
 /// The connection address of a section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connection {
@@ -57,6 +60,8 @@ pub struct Section<'a> {
     pub formats: Vec<&'a str>,
     connection: Option<Connection>,
     attributes: Vec<(&'a str, &'a str)>,
+    /// Those that precede the sections, which hold for all of them.
+    inherited: Vec<(&'a str, &'a str)>,
     direction: Direction,
 }
 
@@ -75,6 +80,7 @@ impl<'a> Description<'a> {
         }
         let mut connection = None;
         let mut direction = Direction::default();
+        let mut inherited = Vec::new();
         let mut sections: Vec<Section<'a>> = Vec::new();
         let mut count = 0;
         for (index, piece) in sdp::pieces(text).enumerate() {
@@ -97,11 +103,25 @@ impl<'a> Description<'a> {
                     return Err(SdpError::Malformed("a line does not have the form x=…"));
                 };
                 match (kind, sections.last_mut()) {
-                    ("m", _) => sections.push(Section::parse(value, connection, direction)?),
+                    ("m", _) => {
+                        let mut section = Section::parse(value, connection, direction)?;
+                        section.inherited.clone_from(&inherited);
+                        sections.push(section);
+                    }
                     ("c", Some(section)) => section.connection = Some(parse_connection(value)?),
                     ("c", None) => connection = Some(parse_connection(value)?),
                     ("a", Some(section)) => section.add_attribute(line)?,
-                    ("a", None) => direction = Direction::of_line(line).unwrap_or(direction),
+                    ("a", None) => {
+                        direction = Direction::of_line(line).unwrap_or(direction);
+                        let attribute = sdp::attribute(line);
+                        // Of these alone a section is asked.
+                        let holds = |(name, _): &(&str, &str)| OF_ALL.contains(name);
+                        inherited.extend(
+                            attribute
+                                .filter(holds)
+                                .filter(|_| inherited.len() < OF_ALL.len()),
+                        );
+                    }
                     _ => {}
                 }
             }
@@ -139,6 +159,7 @@ impl<'a> Section<'a> {
             formats,
             connection,
             attributes: Vec::new(),
+            inherited: Vec::new(),
             direction,
         })
     }
@@ -165,6 +186,30 @@ impl<'a> Section<'a> {
         of_name.map(|(_, value)| *value)
     }
 
+    /// The first value of an attribute of this section, or else of all sections.
+    pub fn own_or_inherited(&self, name: &str) -> Option<&'a str> {
+        let mut all = self.attributes.iter().chain(&self.inherited);
+        let (_, value) = all.find(|(n, _)| *n == name)?;
+        Some(value.trim())
+    }
+
+    /// Its name in a bundle (RFC 9143), if that can be repeated.
+    pub fn bundled_as(&self) -> Option<&'a str> {
+        let name = self.attributes("mid").next()?;
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        let sound = (1..=32).contains(&name.len()) && name.bytes().all(fits);
+        let group = self.own_or_inherited("group")?;
+        let mut names = group.split_ascii_whitespace();
+        let is_bundle = names.next() == Some("BUNDLE");
+        (sound && is_bundle && names.any(|one| one == name)).then_some(name)
+    }
+
+    /// Whether the other side looks for the path itself (ICE): the addresses that it writes are then those that it knows so
+    /// far, perhaps none.
+    pub fn has_ice(&self) -> bool {
+        self.own_or_inherited("ice-ufrag").is_some()
+    }
+
     /// Whether there is an attribute with this name.
     pub fn has(&self, name: &str) -> bool {
         self.attributes(name).next().is_some()
@@ -173,7 +218,9 @@ impl<'a> Section<'a> {
     /// The direction, taking a connection address of zeros as hold.
     pub fn direction(&self) -> Direction {
         match self.connection {
-            Some(Connection::Nowhere) => Direction::new(self.direction.sends(), false),
+            Some(Connection::Nowhere) if !self.has_ice() => {
+                Direction::new(self.direction.sends(), false)
+            }
             _ => self.direction,
         }
     }
@@ -181,7 +228,7 @@ impl<'a> Section<'a> {
     /// Where the other side receives RTP, if it says so.
     pub fn rtp(&self) -> Option<SocketAddr> {
         match self.connection {
-            Some(Connection::Address(address)) if self.port > 0 => {
+            Some(Connection::Address(address)) if self.port > 0 && !self.has_ice() => {
                 Some(SocketAddr::new(address, self.port))
             }
             _ => None,
@@ -290,7 +337,7 @@ fn write_connection(text: &mut String, address: IpAddr) {
     let _ = write!(text, "IN {family} {address}");
 }
 
-/// The session part of our descriptions, up to the first section.
+/// The session part of our descriptions, without attributes.
 pub fn write_head(text: &mut String, session: u64, version: u64, address: IpAddr) {
     let _ = write!(text, "v=0\r\no=vivavoce {session} {version} ");
     write_connection(text, address);
@@ -307,6 +354,9 @@ pub fn write_refusal(text: &mut String, section: &Section<'_>) {
         "m={} 0 {} {format}\r\n",
         section.media, section.protocol
     );
+    if let Some(name) = section.bundled_as() {
+        let _ = write!(text, "a=mid:{name}\r\n");
+    }
 }
 
 #[cfg(test)]

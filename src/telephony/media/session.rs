@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use tokio::sync::mpsc;
 
 use super::consent::Consent;
+use super::dtls::{Association, Handshake, Identity, Keys};
 use super::dtmf::{DtmfReceiver, DtmfSender, Sent};
 use super::latch::{Latch, Seen};
 use super::listening::Listener;
@@ -65,6 +66,8 @@ pub struct Start {
     pub sources: Arc<[IpNet]>,
     /// Complexity of the Opus encoder towards the room, 0 to 10.
     pub complexity: u8,
+    /// Our certificate.
+    pub identity: Arc<Identity>,
 }
 
 /// The media of one call. See the module.
@@ -77,6 +80,8 @@ pub struct Session {
     consent: Consent,
     /// Source address of the last RTCP packet.
     rtcp_from: Option<SocketAddr>,
+    /// Where the keys come from, if not from descriptions.
+    handshake: Option<Handshake>,
     protect: Option<ProtectContext>,
     unprotect: Option<UnprotectContext>,
     reorder: ReorderBuffer<Kept>,
@@ -156,6 +161,7 @@ impl Session {
             agreement: None,
             consent: Consent::given(),
             rtcp_from: None,
+            handshake: None,
             protect: None,
             unprotect: None,
             reorder: ReorderBuffer::default(),
@@ -195,8 +201,17 @@ impl Session {
                 .inspect_err(|error| tracing::error!(%error, "cannot create a codec"))
                 .ok();
         }
-        let keys_before = before.and_then(|before| before.crypto.as_ref());
-        self.rekey(keys_before, agreement.crypto.as_ref());
+        match &agreement.dtls {
+            Some(association) => {
+                let before = before.and_then(|before| before.dtls.as_ref());
+                self.associate(before, association, now);
+            }
+            None => {
+                self.handshake = None;
+                let keys_before = before.and_then(|before| before.crypto.as_ref());
+                self.rekey(keys_before, agreement.crypto.as_ref());
+            }
+        }
         self.latch.describe(agreement.rtp, now);
         let held = !agreement.sends;
         if held != before.is_some_and(|before| !before.sends) {
@@ -206,6 +221,20 @@ impl Session {
         if before != Some((agreement.sends, agreement.hears)) {
             self.last_in = now;
         }
+    }
+
+    /// The keys are those of a handshake, which begins unless it has been made already.
+    fn associate(&mut self, before: Option<&Association>, association: &Association, now: Instant) {
+        if before.is_some_and(|before| before.is_same(association)) {
+            return;
+        }
+        self.rekey(None, None);
+        self.handshake = Some(Handshake::new(&self.start.identity, association, now));
+    }
+
+    /// Whether nothing is to be sent or taken, as there are no keys yet.
+    const fn awaits_keys(&self) -> bool {
+        self.handshake.is_some() && self.protect.is_none()
     }
 
     /// A key that has not changed keeps its context with the rollover counter (RFC 3711 section 3.3.1): a new context could
@@ -374,18 +403,73 @@ impl Session {
         }
     }
 
-    /// Takes a datagram received on one of the ports.
-    pub fn receive(&mut self, port: Port, datagram: &[u8], from: SocketAddr, now: Instant) {
+    /// Takes a datagram received on one of the ports. The first byte says what it is (RFC 7983).
+    pub fn receive(
+        &mut self,
+        port: Port,
+        datagram: &[u8],
+        from: SocketAddr,
+        now: Instant,
+        wire: &mut dyn Wire,
+    ) {
         if self.agreement.is_none() {
             return;
         }
-        let taken = if port == Port::Rtcp || rtp::is_rtcp(datagram) {
-            self.receive_rtcp(datagram, from, now)
-        } else {
-            self.receive_rtp(datagram, from, now)
+        let taken = match (port, datagram.first()) {
+            (Port::Rtp, Some(0..=3)) => self.receive_check(datagram, from, now, wire),
+            (Port::Rtp, Some(20..=63)) => self.receive_handshake(datagram, from, now, wire),
+            // Nobody has proven to be the other side.
+            _ if self.awaits_keys() => None,
+            _ if port == Port::Rtcp || rtp::is_rtcp(datagram) => {
+                self.receive_rtcp(datagram, from, now)
+            }
+            _ => self.receive_rtp(datagram, from, now),
         };
         if taken.is_none() {
             self.refused += 1;
+        }
+    }
+
+    /// A connectivity check: who has proven itself is where media goes.
+    fn receive_check(
+        &mut self,
+        datagram: &[u8],
+        from: SocketAddr,
+        now: Instant,
+        wire: &mut dyn Wire,
+    ) -> Option<()> {
+        let association = self.agreement.as_ref()?.dtls.as_ref()?;
+        let check = association.ice.as_ref()?.check(datagram, from)?;
+        wire.send(Port::Rtp, from, &check.answer);
+        if check.nominates || self.latch.target().is_none() {
+            self.latch.believe(from, now);
+        }
+        Some(())
+    }
+
+    /// Part of a handshake, which is made with nobody else than whom media may come from.
+    fn receive_handshake(
+        &mut self,
+        datagram: &[u8],
+        from: SocketAddr,
+        now: Instant,
+        wire: &mut dyn Wire,
+    ) -> Option<()> {
+        let with_ice = self.agreement.as_ref()?.dtls.as_ref()?.ice.is_some();
+        let expected = if with_ice {
+            self.latch.target() == Some(from)
+        } else {
+            self.latch.expects(from)
+        };
+        let handshake = self.handshake.as_mut().filter(|_| expected)?;
+        let keys = handshake.receive(datagram, now, |said| wire.send(Port::Rtp, from, said));
+        self.shaken(keys.as_ref());
+        Some(())
+    }
+
+    fn shaken(&mut self, keys: Option<&Keys>) {
+        if keys.is_some() {
+            self.rekey(None, keys);
         }
     }
 
@@ -510,6 +594,12 @@ impl Session {
     /// Called every 20 ms; `now` is the nominal time of the tick.
     pub fn tick(&mut self, now: Instant, wire: &mut dyn Wire) {
         self.play_kept(now);
+        if let Some(handshake) = &mut self.handshake
+            && let Some(target) = self.latch.target()
+        {
+            let keys = handshake.tick(now, |said| wire.send(Port::Rtp, target, said));
+            self.shaken(keys.as_ref());
+        }
         if let Some(listener) = self.rx.listener() {
             listener.tick(now);
             self.tell_findings();
@@ -539,7 +629,7 @@ impl Session {
             }
         }
         // An inbound caller does not hear the room before the call is answered.
-        let open = self.answered || self.consent.is_given();
+        let open = (self.answered || self.consent.is_given()) && !self.awaits_keys();
         match self.latch.target().filter(|_| sends && open) {
             Some(target) if self.consent.pass(&mut mixed) => {
                 self.send_frame(&mixed, target, now, wire);
@@ -662,6 +752,9 @@ impl Session {
         };
         let (port, target) = if agreement.rtcp_mux {
             (Port::Rtp, target)
+        } else if agreement.dtls.is_some() {
+            // The handshake was for the other port.
+            return;
         } else {
             let same_host = |address: &SocketAddr| address.ip() == target.ip();
             let above = SocketAddr::new(target.ip(), target.port().saturating_add(1));
@@ -704,7 +797,7 @@ impl Session {
         let per_ms = agreement.map_or(8, |a| a.codec.clock_hz() / 1_000) as f32;
         MediaReport {
             codec: agreement.map(|a| a.codec),
-            encrypted: self.protect.is_some(),
+            encrypted: agreement.is_some_and(Agreement::is_encrypted),
             packets_in: self.reorder.received(),
             packets_out: self.sent_before + self.stream.packets,
             lost_in: self.reorder.lost(),

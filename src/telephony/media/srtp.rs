@@ -1,6 +1,6 @@
-//! SRTP with keys from the session description (SDES, RFC 4568): `a=crypto` attributes, and contexts that protect and
-//! unprotect packets (RFC 3711). Only AES-128 in counter mode with HMAC-SHA1, which is what phones support. `offer_answer`
-//! decides when it is used.
+//! SRTP (RFC 3711): contexts that protect and unprotect packets, with keys from the session description (SDES, RFC 4568:
+//! `a=crypto` attributes) or of a handshake (`dtls`). Descriptions have AES-128 in counter mode with HMAC-SHA1 only, which is
+//! what phones support. `offer_answer` decides when it is used.
 
 use std::fmt;
 
@@ -18,10 +18,8 @@ const REPLAY_WINDOW: usize = 128;
 /// Bytes of a master key, and of its salt.
 const KEY: usize = 16;
 const SALT: usize = 14;
-/// The end of an SRTCP packet: its index, and its tag, which has this length in either suite.
-const RTCP_TAIL: usize = 4 + 10;
-/// The shortest SRTCP packet: an RTCP header with one SSRC, index and tag.
-const SHORTEST_RTCP: usize = 8 + RTCP_TAIL;
+/// The shortest RTCP packet: a header with one SSRC.
+const SHORTEST_RTCP: usize = 8;
 
 /// A crypto suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,16 +28,22 @@ pub enum Suite {
     Sha1_80,
     /// With an authentication tag of four bytes.
     Sha1_32,
+    /// AES-128 in Galois/counter mode (RFC 7714); by handshakes only.
+    Gcm128,
+    /// The same with AES-256.
+    Gcm256,
 }
 
 impl Suite {
-    /// In order of preference.
+    /// Those of descriptions, in order of preference.
     pub const ALL: [Self; 2] = [Self::Sha1_80, Self::Sha1_32];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Sha1_80 => "AES_CM_128_HMAC_SHA1_80",
             Self::Sha1_32 => "AES_CM_128_HMAC_SHA1_32",
+            Self::Gcm128 => "AEAD_AES_128_GCM",
+            Self::Gcm256 => "AEAD_AES_256_GCM",
         }
     }
 
@@ -47,13 +51,47 @@ impl Suite {
         match self {
             Self::Sha1_80 => ProtectionProfile::Aes128CmHmacSha1_80,
             Self::Sha1_32 => ProtectionProfile::Aes128CmHmacSha1_32,
+            Self::Gcm128 => ProtectionProfile::AeadAes128Gcm,
+            Self::Gcm256 => ProtectionProfile::AeadAes256Gcm,
+        }
+    }
+
+    /// Bytes of a master key.
+    pub const fn key_len(self) -> usize {
+        match self {
+            Self::Sha1_80 | Self::Sha1_32 | Self::Gcm128 => KEY,
+            Self::Gcm256 => 32,
+        }
+    }
+
+    /// Bytes of its salt.
+    pub const fn salt_len(self) -> usize {
+        match self {
+            Self::Sha1_80 | Self::Sha1_32 => SALT,
+            Self::Gcm128 | Self::Gcm256 => 12,
+        }
+    }
+
+    /// From the index of an SRTCP packet to its end: the index itself, and the tag where that follows.
+    const fn rtcp_tail(self) -> usize {
+        match self {
+            Self::Sha1_80 | Self::Sha1_32 => 4 + 10,
+            Self::Gcm128 | Self::Gcm256 => 4,
+        }
+    }
+
+    /// What it adds to an RTCP packet.
+    const fn rtcp_overhead(self) -> usize {
+        match self {
+            Self::Sha1_80 | Self::Sha1_32 => 4 + 10,
+            Self::Gcm128 | Self::Gcm256 => 4 + 16,
         }
     }
 }
 
 /// A master key with its salt.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key([u8; KEY + SALT]);
+pub struct Key(Box<[u8]>);
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -80,8 +118,17 @@ impl Crypto {
         Some(Self {
             tag,
             suite,
-            key: Key(key),
+            key: Key(key.into()),
         })
+    }
+
+    /// With keys of a handshake.
+    pub fn of_keys(suite: Suite, key: &[u8], salt: &[u8]) -> Self {
+        Self {
+            tag: 0,
+            suite,
+            key: Key([key, salt].concat().into()),
+        }
     }
 
     /// Parses the value of `a=crypto`. `None` for what is not supported: another suite, several keys, a master key
@@ -93,13 +140,13 @@ impl Crypto {
         let suite = Suite::ALL.into_iter().find(|suite| suite.name() == name)?;
         let key = words.next()?.strip_prefix("inline:")?;
         let mut parts = key.split('|');
-        let key = STANDARD.decode(parts.next()?).ok()?.try_into().ok()?;
+        let key: [u8; KEY + SALT] = STANDARD.decode(parts.next()?).ok()?.try_into().ok()?;
         // A lifetime is ignored: a call does not last 2³¹ packets. `1:4` would be a master key identifier.
         let plain = !parts.any(|part| part.contains(':')) && words.next().is_none();
         plain.then_some(Self {
             tag,
             suite,
-            key: Key(key),
+            key: Key(key.into()),
         })
     }
 
@@ -110,12 +157,12 @@ impl Crypto {
 
     /// The value of `a=crypto`.
     pub fn write(&self) -> String {
-        let key = STANDARD.encode(self.key.0);
+        let key = STANDARD.encode(&self.key.0);
         format!("{} {} inline:{key}", self.tag, self.suite.name())
     }
 
     fn context(&self) -> Option<Context> {
-        let (key, salt) = self.key.0.split_at(KEY);
+        let (key, salt) = self.key.0.split_at_checked(self.suite.key_len())?;
         Context::new(
             key,
             salt,
@@ -184,12 +231,13 @@ impl UnprotectContext {
 
     /// The RTCP packet, if it is authentic and not a replay.
     pub fn rtcp(&mut self, packet: &[u8]) -> Option<Bytes> {
-        if packet.len() < SHORTEST_RTCP {
+        let suite = self.crypto.suite;
+        if packet.len() < SHORTEST_RTCP + suite.rtcp_overhead() {
             return None;
         }
         // The E bit before the index says whether the packet is encrypted (RFC 3711 section 3.4). The library accepts a
         // packet without it as authentic, and does not check its tag.
-        let index = packet.get(packet.len() - RTCP_TAIL)?;
+        let index = packet.get(packet.len() - suite.rtcp_tail())?;
         if index & 0x80 == 0 {
             return None;
         }

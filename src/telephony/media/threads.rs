@@ -179,11 +179,11 @@ async fn run(call: &Call, ports: PortPair) -> io::Result<()> {
             }
             ready = sockets.rtp.readable() => {
                 ready?;
-                take(call, &sockets.rtp, Port::Rtp, &mut datagram);
+                take(call, &sockets, Port::Rtp, &mut datagram);
             }
             ready = sockets.rtcp.readable() => {
                 ready?;
-                take(call, &sockets.rtcp, Port::Rtcp, &mut datagram);
+                take(call, &sockets, Port::Rtcp, &mut datagram);
             }
         }
     }
@@ -192,13 +192,18 @@ async fn run(call: &Call, ports: PortPair) -> io::Result<()> {
 }
 
 /// Reads a bounded number of datagrams.
-fn take(call: &Call, socket: &UdpSocket, port: Port, datagram: &mut [u8]) {
+fn take(call: &Call, mut sockets: &Sockets, port: Port, datagram: &mut [u8]) {
+    let socket = match port {
+        Port::Rtp => &sockets.rtp,
+        Port::Rtcp => &sockets.rtcp,
+    };
     for _ in 0..MOST_AT_ONCE {
         match socket.try_recv_from(datagram) {
             Ok((length, from)) => {
                 let packet = datagram.get(..length).unwrap_or_default();
                 let now = Instant::now().into_std();
-                call.session().receive(port, packet, from, now);
+                call.session()
+                    .receive(port, packet, from, now, &mut sockets);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             // An ICMP error about an earlier datagram: it says nothing about the next one.

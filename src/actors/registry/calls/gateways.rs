@@ -224,7 +224,11 @@ fn read(entry: &serde_json::Value, usual: SipTransport) -> Result<Configured, St
     }
     let via = match entry.proxy.as_deref().map(Gateway::parse) {
         None => None,
-        Some(Some(at)) => Some(Via { at, routed: true }),
+        Some(Some(at)) => Some(Via {
+            at,
+            routed: true,
+            over_websocket: false,
+        }),
         Some(None) => return Err("proxy: must look like host or host:port".to_owned()),
     };
     let identity = match entry.identity.as_deref() {

@@ -420,6 +420,8 @@ pub struct Via {
     pub at: Gateway,
     /// Whether they have a `Route` that says so, as an outbound proxy expects.
     pub routed: bool,
+    /// Whether they go over the WebSocket that a browser has opened from there.
+    pub over_websocket: bool,
 }
 
 /// A gateway and how it is used.

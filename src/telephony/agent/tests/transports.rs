@@ -102,6 +102,7 @@ fn tls(name: &str) -> TlsSettings {
         .with_no_client_auth();
     TlsSettings {
         server: Some(Arc::new(server)),
+        web: None,
         client: Some(Arc::new(client)),
     }
 }

@@ -4,8 +4,9 @@
 use std::f32::consts::TAU;
 
 use super::super::codec::{Decoder, Encoder};
+use super::super::dtls::Fingerprint;
 use super::super::offer_answer::OfferAnswer;
-use super::super::{Codec, Encryption};
+use super::super::{Codec, Encryption, ice};
 use super::*;
 use vivavoce_audio::jitter::{Arrived, JitterBuffer};
 use vivavoce_audio::opus::{Application, MAX_FRAME_PACKET, OpusEncoder, OpusSettings};
@@ -61,6 +62,7 @@ struct Stage {
     header: Header,
     encoder: Encoder,
     decoder: Decoder,
+    identity: Arc<Identity>,
 }
 
 impl Stage {
@@ -80,12 +82,14 @@ impl Stage {
         let theirs = phone.agreement().unwrap();
         let now = Instant::now();
         let (tell, events) = mpsc::channel(64);
+        let identity = Arc::new(Identity::new().unwrap());
         let start = Start {
             now,
             timeout: Duration::from_secs(30),
             peer: phone_address().ip(),
             sources: ["203.0.113.0/24".parse().unwrap()].into(),
             complexity: 1,
+            identity: Arc::clone(&identity),
         };
         let mut session = Session::new(start, tell);
         let (room, frames) = pair(&join(), |_: Woken| {});
@@ -127,6 +131,7 @@ impl Stage {
             },
             encoder: Encoder::new(codec, 1).unwrap(),
             decoder: Decoder::new(codec).unwrap(),
+            identity,
             agreement,
         }
     }
@@ -157,7 +162,7 @@ impl Stage {
 
     fn receive(&mut self, packet: &[u8]) {
         self.session
-            .receive(Port::Rtp, packet, phone_address(), self.now);
+            .receive(Port::Rtp, packet, phone_address(), self.now, &mut self.sent);
     }
 
     fn tick(&mut self) {
@@ -694,7 +699,7 @@ fn media_goes_to_where_it_comes_from_and_strangers_are_not_heard() {
     let packet = stage.packet(700.0, 20);
     stage
         .session
-        .receive(Port::Rtp, &packet, behind_nat, stage.now);
+        .receive(Port::Rtp, &packet, behind_nat, stage.now, &mut stage.sent);
     stage.sent.0.clear();
     stage.tick();
     assert_eq!(stage.sent.0[0].1, behind_nat);
@@ -702,7 +707,7 @@ fn media_goes_to_where_it_comes_from_and_strangers_are_not_heard() {
     let stranger = SocketAddr::from(([198, 51, 100, 1], 1));
     stage
         .session
-        .receive(Port::Rtp, &packet, stranger, stage.now);
+        .receive(Port::Rtp, &packet, stranger, stage.now, &mut stage.sent);
     stage.sent.0.clear();
     stage.tick();
     assert_eq!(stage.sent.0[0].1, behind_nat);
@@ -739,8 +744,12 @@ fn a_call_is_not_taken_by_who_sprays_ports() {
     let mut frames = 0;
     for (n, (packet, from)) in thief.iter().enumerate() {
         let now = stage.now;
-        stage.session.receive(Port::Rtp, packet, *from, now);
-        stage.session.receive(Port::Rtcp, &report, *from, now);
+        stage
+            .session
+            .receive(Port::Rtp, packet, *from, now, &mut stage.sent);
+        stage
+            .session
+            .receive(Port::Rtcp, &report, *from, now, &mut stage.sent);
         // The phone sends, is silent for more than a second, and moves.
         match n {
             50..100 | 200..250 => stage.say(700.0, 1),
@@ -822,18 +831,24 @@ fn who_speaks_before_its_acknowledgement_is_neither_heard_nor_sent_anything_unti
     let say = |stage: &mut Stage, speaker: &mut Speaker| {
         speaker.say(stage.now);
         let packet = stage.packet(700.0, 20);
-        stage.session.receive(Port::Rtp, &packet, behind, stage.now);
+        stage
+            .session
+            .receive(Port::Rtp, &packet, behind, stage.now, &mut stage.sent);
         let mut key = Vec::new();
         stage.header.payload_type = 101;
         stage.header.write(&mut key);
         key.extend([5, 0x8A, 0, 160]);
         stage.header.sequence = stage.header.sequence.wrapping_add(1);
         stage.header.payload_type = stage.agreement.payload_type;
-        stage.session.receive(Port::Rtp, &key, behind, stage.now);
+        stage
+            .session
+            .receive(Port::Rtp, &key, behind, stage.now, &mut stage.sent);
         let mut report = Vec::new();
         rtcp::write(&mut report, 77, None, None, "phone", false);
         let from = SocketAddr::new(behind.ip(), 7_001);
-        stage.session.receive(Port::Rtcp, &report, from, stage.now);
+        stage
+            .session
+            .receive(Port::Rtcp, &report, from, stage.now, &mut stage.sent);
         stage.tick();
     };
     for _ in 0..300 {
@@ -1001,10 +1016,12 @@ fn both_sides_report_how_they_hear_each_other() {
     let stranger = SocketAddr::from(([198, 51, 100, 1], 6_001));
     stage
         .session
-        .receive(Port::Rtcp, &theirs, stranger, stage.now);
+        .receive(Port::Rtcp, &theirs, stranger, stage.now, &mut stage.sent);
     assert_eq!(stage.session.report().lost_out, 0);
     let from = SocketAddr::new(phone_address().ip(), 6_001);
-    stage.session.receive(Port::Rtcp, &theirs, from, stage.now);
+    stage
+        .session
+        .receive(Port::Rtcp, &theirs, from, stage.now, &mut stage.sent);
     let report = stage.session.report();
     assert_eq!((report.lost_out, report.packets_out), (4, 300));
     assert!((report.jitter_out_ms - 10.0).abs() < 0.01);
@@ -1077,7 +1094,7 @@ fn no_datagram_ends_a_call() {
         let port = if random.bool() { Port::Rtp } else { Port::Rtcp };
         stage
             .session
-            .receive(port, &packet, phone_address(), stage.now);
+            .receive(port, &packet, phone_address(), stage.now, &mut stage.sent);
         if random.u8(..20) == 0 {
             stage.tick();
             stage.sent.0.clear();
@@ -1088,4 +1105,158 @@ fn no_datagram_ends_a_call() {
     let frames = say_and_collect(&mut stage, 700.0, 50);
     assert!(purity(&decoded(&frames[frames.len() - 30..]), 48_000, 700.0) > 0.9);
     drop(stage.room.control);
+}
+
+/// Offers of a browser, and what it knows of us.
+struct Browser {
+    offer: String,
+    identity: Identity,
+    credentials: ice::Credentials,
+    handshake: Option<Handshake>,
+}
+
+impl Browser {
+    fn new() -> Self {
+        let (identity, credentials) = (Identity::new().unwrap(), ice::Credentials::random());
+        let offer = format!(
+            "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nt=0 0\r\na=group:BUNDLE 0\r\na=fingerprint:{}\r\n\
+             m=audio 9 UDP/TLS/RTP/SAVPF 111 0 110\r\nc=IN IP4 0.0.0.0\r\na=ice-ufrag:{}\r\na=ice-pwd:{}\r\n\
+             a=setup:actpass\r\na=mid:0\r\na=sendrecv\r\na=rtcp-mux\r\na=rtpmap:111 opus/48000/2\r\n\
+             a=rtpmap:0 PCMU/8000\r\na=rtpmap:110 telephone-event/48000\r\n",
+            identity.fingerprint().write(),
+            credentials.fragment,
+            credentials.password
+        );
+        Self {
+            offer,
+            identity,
+            credentials,
+            handshake: None,
+        }
+    }
+
+    /// Takes an answer, and becomes the client of the handshake.
+    fn accept(&mut self, answer: &str, now: Instant) -> ice::Credentials {
+        let value = |name: &str| {
+            let mut lines = answer.lines();
+            let line = lines.find_map(|line| line.strip_prefix(&format!("a={name}:")));
+            line.unwrap_or_else(|| panic!("no {name} in {answer}"))
+        };
+        assert_eq!(value("setup"), "passive");
+        let association = Association {
+            fingerprint: Fingerprint::parse(value("fingerprint")).unwrap(),
+            active: true,
+            ice: None,
+        };
+        self.handshake = Some(Handshake::new(&self.identity, &association, now));
+        ice::Credentials::parse(value("ice-ufrag"), value("ice-pwd")).unwrap()
+    }
+}
+
+#[test]
+fn a_browser_is_found_by_its_checks_and_heard_after_a_handshake_with_nobody_else() {
+    let mut browser = Browser::new();
+    let mut stage = Stage::new(Codec::Pcmu);
+    let address = SocketAddr::from(([192, 0, 2, 1], 20_000));
+    let mut ours = OfferAnswer::new(&[Codec::Pcmu], Encryption::Off, address)
+        .with_certificate(stage.identity.fingerprint());
+    let answer = ours.answer(&browser.offer).unwrap();
+    for line in [
+        "a=ice-lite",
+        "a=group:BUNDLE 0",
+        "a=mid:0",
+        "a=rtcp-mux",
+        "a=candidate:1 1 udp 2130706431 192.0.2.1 20000 typ host",
+        "m=audio 20000 UDP/TLS/RTP/SAVPF 0",
+    ] {
+        assert!(
+            answer.lines().any(|one| one.starts_with(line)),
+            "{line}: {answer}"
+        );
+    }
+    stage.agreement = ours.agreement().unwrap().clone();
+    stage.session.agree(&stage.agreement, stage.now);
+    let theirs = browser.accept(&answer, stage.now);
+    assert!(stage.session.report().encrypted);
+
+    // Neither is anything sent, nor is anybody heard who has proven nothing.
+    let there = SocketAddr::from(([203, 0, 113, 99], 50_000));
+    let thief = SocketAddr::from(([198, 51, 100, 6], 6));
+    let plain = stage.packet(700.0, 20);
+    for from in [there, thief, phone_address()] {
+        stage
+            .session
+            .receive(Port::Rtp, &plain, from, stage.now, &mut stage.sent);
+    }
+    let mut handshake = browser.handshake.take().unwrap();
+    let mut hello = Vec::new();
+    handshake.tick(stage.now, |one| hello.push(one.to_vec()));
+    for one in &hello {
+        stage
+            .session
+            .receive(Port::Rtp, one, thief, stage.now, &mut stage.sent);
+    }
+    stage.tick();
+    assert_eq!(stage.sent.0, []);
+    assert!(stage.frames().is_empty());
+
+    // Its check is answered, and the handshake is made where it came from.
+    let check = ice::write_check(&browser.credentials, &theirs, true);
+    stage
+        .session
+        .receive(Port::Rtp, &check, there, stage.now, &mut stage.sent);
+    let (_, to, answered) = stage.sent.0.remove(0);
+    assert_eq!((to, answered[0]), (there, 1));
+    let mut keys = None;
+    let mut said = hello;
+    for _ in 0..200 {
+        for one in std::mem::take(&mut said) {
+            stage
+                .session
+                .receive(Port::Rtp, &one, there, stage.now, &mut stage.sent);
+        }
+        let sent = std::mem::take(&mut stage.sent.0);
+        for (_, to, datagram) in sent {
+            assert_eq!(to, there);
+            if (20..64).contains(&datagram[0]) {
+                let found = handshake.receive(&datagram, stage.now, |one| said.push(one.to_vec()));
+                keys = found.or(keys);
+            }
+        }
+        let found = handshake.tick(stage.now, |one| said.push(one.to_vec()));
+        keys = found.or(keys);
+        stage.tick();
+    }
+    let (own, their) = keys.expect("no keys");
+    stage.protect = ProtectContext::new(&own);
+    stage.unprotect = Some(UnprotectContext::new(their));
+    stage.sent.0.clear();
+
+    // Now both are heard.
+    let mut frames = Vec::new();
+    for _ in 0..50 {
+        let packet = stage.packet(700.0, 20);
+        stage
+            .session
+            .receive(Port::Rtp, &packet, there, stage.now, &mut stage.sent);
+        stage.tick();
+        frames.extend(stage.frames());
+    }
+    assert!(purity(&decoded(&frames[frames.len() - 30..]), 48_000, 700.0) > 0.9);
+    assert!(stage.heard().len() >= 49);
+
+    // The same description again, or a restart of ICE, keeps the keys; it moves where the next check comes from.
+    let again = browser.offer.replace(&browser.credentials.fragment, "anew");
+    let answer = ours.answer(&again).unwrap();
+    stage.session.agree(ours.agreement().unwrap(), stage.now);
+    assert!(
+        !answer.contains(&theirs.fragment),
+        "the answer to a restart is one"
+    );
+    let packet = stage.packet(700.0, 20);
+    stage
+        .session
+        .receive(Port::Rtp, &packet, there, stage.now, &mut stage.sent);
+    stage.tick();
+    assert_eq!(stage.frames().len(), 1);
 }
