@@ -16,13 +16,20 @@ const LOBBY: &str = "call-+14155550199";
 
 /// A server where bob and eve have telephones, and where it speaks SIP over WebSocket.
 fn exchange(scheme: &str, more: &[(&str, &str)]) -> (Exchange, String) {
-    let phones = json!([{"user": "bob", "password": PASSWORD}, {"user": "eve", "password": PASSWORD}]);
+    let phones =
+        json!([{"user": "bob", "password": PASSWORD}, {"user": "eve", "password": PASSWORD}]);
     let port = ports(2);
     let listen = format!("{scheme}:127.0.0.1:{port}");
     let phones = phones.to_string();
-    let mut settings = vec![("SIP_LISTEN", listen.as_str()), ("SIP_PHONES_JSON", &phones)];
+    let mut settings = vec![
+        ("SIP_LISTEN", listen.as_str()),
+        ("SIP_PHONES_JSON", &phones),
+    ];
     settings.extend_from_slice(more);
-    (Exchange::with(&settings), format!("{scheme}://127.0.0.1:{port}"))
+    (
+        Exchange::with(&settings),
+        format!("{scheme}://127.0.0.1:{port}"),
+    )
 }
 
 /// A browser's telephone, which says a tone.
@@ -64,7 +71,7 @@ async fn it_is_a_telephone(library: &str) {
     bob.command(json!({"do": "hangUp"})).await;
     let id = call["sip_call_id"].as_str().unwrap();
     assert_eq!(exchange.ended(id).await, "remote");
-    bob.wait("ended", &json!({})).await;
+    bob.wait("over", &json!({})).await;
 
     // It is called by its name.
     let mut carl = join(&exchange.server, Kind::Python, ROOM, "carl").await;
@@ -81,7 +88,7 @@ async fn it_is_a_telephone(library: &str) {
     carl.hears(PHONE, 880).await;
     bob.hears("", 600).await;
     exchange.hang_up(ROOM, PHONE).await;
-    bob.next("ended", &json!({})).await;
+    bob.next("over", &json!({})).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -100,12 +107,18 @@ async fn over_tls_a_page_calls_that_knows_a_password_and_no_other() {
     let (_, certificate) = certificates(folder.path());
     let key = folder.path().join("key.pem").display().to_string();
     let certificate = certificate.display().to_string();
-    let secured = [("SIP_TLS_CERT", certificate.as_str()), ("SIP_TLS_KEY", &key)];
+    let secured = [
+        ("SIP_TLS_CERT", certificate.as_str()),
+        ("SIP_TLS_KEY", &key),
+    ];
     let (exchange, url) = exchange("wss", &secured);
     // The address may call, and the page has no password.
     let mut stranger = telephone(&url, "sip.js", "bob", "guessed-guessed").await;
     let refused = stranger.wait("refused", &json!({})).await;
-    assert!([401, 403].contains(&refused["status"].as_i64().unwrap()), "{refused}");
+    assert!(
+        [401, 403].contains(&refused["status"].as_i64().unwrap()),
+        "{refused}"
+    );
     stranger.mark();
     stranger.command(json!({"do": "call", "to": CALLED})).await;
     stranger.next("refused", &json!({"status": 403})).await;
@@ -116,7 +129,7 @@ async fn over_tls_a_page_calls_that_knows_a_password_and_no_other() {
     let calls = exchange.calls().await;
     assert_eq!(calls.len(), 1, "{calls:?}");
     bob.command(json!({"do": "hangUp"})).await;
-    bob.wait("ended", &json!({})).await;
+    bob.wait("over", &json!({})).await;
 }
 
 #[tokio::test]

@@ -43,7 +43,7 @@ function sipjs() {
         listen(session.sessionDescriptionHandler.peerConnection);
         say('established');
       }
-      if (state === SessionState.Terminated) say('ended');
+      if (state === SessionState.Terminated) say('over');
     });
   };
   const agent = new UserAgent({
@@ -76,7 +76,7 @@ function sipjs() {
       await inviter.invite({ requestDelegate: { onReject: ({ message }) => say('refused', { status: message.statusCode }) } });
     },
     press: ({ digits }) => { session.sessionDescriptionHandler.sendDtmf(digits); },
-    hangUp: () => session.bye(),
+    hangUp: () => { session.bye(); },
     hold: ({ held }) => session.invite({ sessionDescriptionHandlerOptions: { hold: held } }).then(() => {}),
     connection,
   };
@@ -95,7 +95,7 @@ function jssip() {
       listen(session.connection);
       say('established');
     });
-    session.on('ended', () => say('ended'));
+    session.on('ended', () => say('over'));
     session.on('failed', ({ message, cause }) => say('refused', { status: message?.status_code ?? 0, cause }));
   };
   agent.on('registered', () => say('registered'));
