@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::rig::baresip::{Baresip, Kind};
 use super::rig::sipp::{Run, Scenario, Sipp};
-use super::{Exchange, NUMBER, PHONE, ROOM};
+use super::{Exchange, PHONE, ROOM};
 use crate::harness::*;
 use crate::rooms::client::Kind as Client;
 use crate::rooms::join;
@@ -59,34 +59,6 @@ async fn they_hear_each_other_in_wideband_and_in_secret() {
     let media = tones(kind, &[("SIP_MEDIA_ENCRYPTION", "require")]).await;
     assert_eq!(media["codec"], "G722", "{media}");
     assert_eq!(media["encrypted"], true, "{media}");
-}
-
-/// DTLS-SRTP without ICE, whatever the settings say of keys in signalling.
-#[tokio::test]
-async fn a_telephone_makes_keys_with_us_by_a_handshake() {
-    let kind = Kind {
-        encryption: "dtls_srtp",
-        ..Kind::default()
-    };
-    let mut telephone = Baresip::of(kind).await;
-    let exchange = Exchange::start();
-    let lobby = format!("call-{NUMBER}");
-    let mut ann = join(&exchange.server, Client::Python, &lobby, "ann").await;
-    ann.publish(700).await;
-    telephone
-        .dial(&format!("sip:{NUMBER}@{}", exchange.address()))
-        .await;
-    telephone.next("CALL_ESTABLISHED").await;
-    let active = |call: &Value| call["status"] == "active";
-    let call = exchange.until("active", active).await;
-    ann.hears(call["participant_identity"].as_str().unwrap(), 440)
-        .await;
-    telephone.hears(700).await;
-    telephone.hang_up().await;
-    exchange.ended(call["sip_call_id"].as_str().unwrap()).await;
-    let media = &exchange.calls().await[0]["media"];
-    assert_eq!(media["encrypted"], true, "{media}");
-    assert!(media["packets_received"].as_u64() > Some(20), "{media}");
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ pub struct Kind<'a> {
     pub hertz: u32,
     /// Sound that it plays instead: a WAV file of the codec's rate, mono.
     pub says: Option<PathBuf>,
-    /// `srtp`, `srtp-mand`, `dtls_srtp` or `` for none.
+    /// `srtp`, `srtp-mand` or `` for none.
     pub encryption: &'a str,
     /// `udp`, `tcp` or `tls`, for calls of its own.
     pub transport: &'a str,
@@ -246,7 +246,6 @@ rtp_ports MEDIA
 rtp_timeout 0
 module_path /usr/lib/baresip/modules
 module srtp.so
-module dtls_srtp.so
 module g711.so
 module g722.so
 module aufile.so
