@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 #[cfg(test)]
 use tokio::sync::mpsc;
 
+use super::dtls::Fingerprint;
 use super::dtmf::DtmfReceiver;
 use super::offer_answer::OfferAnswer;
 use super::rtp::{self, Header};
@@ -30,7 +31,7 @@ fn offers() -> Vec<Vec<u8>> {
     OFFERS.map(<[u8]>::to_vec).to_vec()
 }
 
-const OFFERS: [&[u8]; 4] = [
+const OFFERS: [&[u8]; 5] = [
     b"v=0\r\no=- 1 1 IN IP4 192.0.2.7\r\ns=-\r\nc=IN IP4 192.0.2.7\r\nt=0 0\r\na=sendrecv\r\n\
       m=audio 4000/2 RTP/AVP 0 8 9 96 101 13\r\na=rtpmap:96 opus/48000/2\r\na=fmtp:96 useinbandfec=1\r\n\
       a=rtpmap:101 telephone-event/8000\r\na=fmtp:101 0-15\r\na=rtcp:4005 IN IP4 192.0.2.9\r\na=ptime:30\r\na=maxptime:60\r\n\
@@ -40,7 +41,22 @@ const OFFERS: [&[u8]; 4] = [
       a=crypto:2 AES_CM_128_HMAC_SHA1_32 inline:BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcH\r\na=recvonly\r\n",
     b"v=0\nm=audio 5000 RTP/AVP 0\nc=IN IP4 phone.example\na=inactive\n",
     b"v=0\r\nc=IN IP4 0.0.0.0\r\nm=audio 5000 RTP/AVP 8\r\nm=audio 5002 RTP/AVPF 0\r\na=sendonly\r\n",
+    b"v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nt=0 0\r\na=group:BUNDLE 0\r\na=fingerprint:sha-256 \
+      01:23:45:67:89:AB:CD:EF:01:23:45:67:89:AB:CD:EF:01:23:45:67:89:AB:CD:EF:01:23:45:67:89:AB:CD:EF\r\n\
+      m=audio 9 UDP/TLS/RTP/SAVPF 111 0 110\r\nc=IN IP4 192.0.2.9\r\na=ice-ufrag:abcd\r\n\
+      a=ice-pwd:0123456789012345678901\r\na=setup:actpass\r\na=mid:0\r\na=rtcp-mux\r\na=rtpmap:111 opus/48000/2\r\n\
+      a=candidate:1 1 udp 2122260223 192.0.2.9 4000 typ host\r\na=rtpmap:110 telephone-event/48000\r\n",
 ];
+
+/// Ours, with a certificate that nobody has.
+fn negotiation(encryption: Encryption, local: SocketAddr) -> OfferAnswer {
+    let call = OfferAnswer::new(&Codec::ALL, encryption, local);
+    let fingerprint = format!("sha-256 {}", ["AB"; 32].join(":"));
+    match Fingerprint::parse(&fingerprint) {
+        Some(fingerprint) => call.with_certificate(fingerprint),
+        None => call,
+    }
+}
 
 fn description(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {
@@ -48,16 +64,16 @@ fn description(input: &[u8]) {
     };
     for encryption in [Encryption::Off, Encryption::Allow, Encryption::Require] {
         let local = SocketAddr::from(([192, 0, 2, 1], 20_000));
-        let mut called = OfferAnswer::new(&Codec::ALL, encryption, local);
+        let mut called = negotiation(encryption, local);
         let answer = called.answer(text);
         if let Ok(answer) = &answer {
             // What we say is read by ourselves, and no longer than what we were told.
-            let mut other = OfferAnswer::new(&Codec::ALL, encryption, local);
+            let mut other = negotiation(encryption, local);
             let _understood = other.answer(answer);
             assert!(answer.len() < 2_048 + text.len(), "{answer}");
         }
         let _again = (called.answer(text), called.offer(), called.accepted(text));
-        let mut caller = OfferAnswer::new(&Codec::ALL, encryption, local);
+        let mut caller = negotiation(encryption, local);
         caller.offer();
         let _accepted = caller.accepted(text);
     }
@@ -133,9 +149,17 @@ impl Wire for Nowhere {
 
 #[test]
 fn no_datagram_ends_a_call_of_any_codec() {
+    let of_browser = std::str::from_utf8(OFFERS[4]).unwrap();
+    let without_ice = of_browser.replace("a=ice", "a=no");
+    for offer in [std::str::from_utf8(OFFERS[0]).unwrap(), of_browser, &without_ice] {
+        no_datagram_ends_a_call(offer);
+    }
+}
+
+#[cfg(test)]
+fn no_datagram_ends_a_call(offer: &str) {
     let there = SocketAddr::from(([192, 0, 2, 7], 4_000));
-    let mut ours = OfferAnswer::new(&Codec::ALL, Encryption::Off, there);
-    let offer = std::str::from_utf8(OFFERS[0]).unwrap();
+    let mut ours = negotiation(Encryption::Off, there);
     ours.answer(&offer.replace("192.0.2.9", "192.0.2.7"))
         .unwrap();
     let agreement = ours.agreement().unwrap().clone();
@@ -152,7 +176,12 @@ fn no_datagram_ends_a_call_of_any_codec() {
     let mut session = Session::new(start, tell);
     session.agree(&agreement, now);
     let state = std::cell::RefCell::new((session, now));
-    fuzz("a call's media", 3_000, false, packets(), |input| {
+    let mut samples = packets();
+    // A binding request, and the head of a handshake's first record.
+    let credentials = super::ice::Credentials::random();
+    samples.push(super::ice::write_check(&credentials, &credentials, true));
+    samples.push([&[22, 254, 253, 0, 0, 0, 0, 0, 0, 0, 0, 0, 60, 1, 0, 0, 48, 0, 0, 0, 0, 0, 0, 0, 48, 254, 253][..], &[7; 46]].concat());
+    fuzz("a call's media", 3_000, false, samples, |input| {
         let (session, now) = &mut *state.borrow_mut();
         let port = [Port::Rtp, Port::Rtcp][input.len() % 2];
         session.receive(port, input, there, *now, &mut Nowhere);
