@@ -130,3 +130,58 @@ async fn a_gateway_gets_the_callers_domain_and_the_headers_that_it_wants() {
         assert!(messages.contains(line), "{line} is not in {messages}");
     }
 }
+
+/// A gateway that dies with a call of its own.
+#[tokio::test]
+async fn a_gateway_that_dies_takes_its_call_with_it_and_no_other_whatever_the_phase() {
+    let rung = || Scenario::called().reply("180 Ringing");
+    let phases = [
+        // Nobody is there: the other one has the call, at once or after 4 s.
+        (None, "active"),
+        (
+            Some(Scenario::called().reply("100 Trying").pause(60_000)),
+            "no_answer",
+        ),
+        (Some(rung().pause(60_000)), "no_answer"),
+        (Some(Scenario::answers().pause(60_000)), "timeout"),
+    ];
+    for (scenario, becomes) in phases {
+        let mut other = Sipp::start(Scenario::answers().ended()).await;
+        let first = match scenario {
+            Some(scenario) => Some(Sipp::start(scenario).await),
+            None => None,
+        };
+        let dying = first.as_ref().map_or_else(nobody, Sipp::address);
+        let entries =
+            json!([{"address": dying, "priority": 0}, {"address": other.address(), "priority": 1}]);
+        let exchange = Exchange::with(&[
+            ("SIP_GATEWAYS_JSON", &entries.to_string()),
+            ("SIP_RINGING_TIMEOUT_SECONDS", "8"),
+            ("SIP_MEDIA_TIMEOUT_SECONDS", "2"),
+        ]);
+        let id = call(&exchange).await;
+        if let Some(first) = first {
+            let said = if becomes == "timeout" {
+                "active"
+            } else {
+                "dialing"
+            };
+            let there =
+                |call: &Value| call["sip_call_id"] == id.as_str() && call["status"] != "hangup";
+            exchange.until(said, there).await;
+            if becomes == "timeout" {
+                exchange.answered(&id).await;
+            }
+            drop(first);
+            assert_eq!(exchange.ended(&id).await, becomes);
+        }
+        let id = match becomes {
+            "active" => id,
+            _ => call(&exchange).await,
+        };
+        exchange.answered(&id).await;
+        exchange.hang_up(ROOM, super::PHONE).await;
+        assert_eq!(exchange.ended(&id).await, "local");
+        other.passed().await;
+    }
+}

@@ -151,7 +151,11 @@ impl Wire for Nowhere {
 fn no_datagram_ends_a_call_of_any_codec() {
     let of_browser = std::str::from_utf8(OFFERS[4]).unwrap();
     let without_ice = of_browser.replace("a=ice", "a=no");
-    for offer in [std::str::from_utf8(OFFERS[0]).unwrap(), of_browser, &without_ice] {
+    for offer in [
+        std::str::from_utf8(OFFERS[0]).unwrap(),
+        of_browser,
+        &without_ice,
+    ] {
         no_datagram_ends_a_call(offer);
     }
 }
@@ -180,7 +184,16 @@ fn no_datagram_ends_a_call(offer: &str) {
     // A binding request, and the head of a handshake's first record.
     let credentials = super::ice::Credentials::random();
     samples.push(super::ice::write_check(&credentials, &credentials, true));
-    samples.push([&[22, 254, 253, 0, 0, 0, 0, 0, 0, 0, 0, 0, 60, 1, 0, 0, 48, 0, 0, 0, 0, 0, 0, 0, 48, 254, 253][..], &[7; 46]].concat());
+    samples.push(
+        [
+            &[
+                22, 254, 253, 0, 0, 0, 0, 0, 0, 0, 0, 0, 60, 1, 0, 0, 48, 0, 0, 0, 0, 0, 0, 0, 48,
+                254, 253,
+            ][..],
+            &[7; 46],
+        ]
+        .concat(),
+    );
     fuzz("a call's media", 3_000, false, samples, |input| {
         let (session, now) = &mut *state.borrow_mut();
         let port = [Port::Rtp, Port::Rtcp][input.len() % 2];
