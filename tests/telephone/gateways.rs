@@ -157,7 +157,7 @@ async fn a_gateway_that_dies_takes_its_call_with_it_and_no_other_whatever_the_ph
         let entries =
             entries.map(|(place, address)| json!({"address": address, "priority": place}));
         let exchange = Exchange::with(&[
-            ("SIP_GATEWAYS_JSON", &Value::from_iter(entries).to_string()),
+            ("SIP_GATEWAYS_JSON", &entries.collect::<Value>().to_string()),
             ("SIP_RINGING_TIMEOUT_SECONDS", "4"),
             ("SIP_MEDIA_TIMEOUT_SECONDS", "2"),
         ]);
