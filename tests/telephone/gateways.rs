@@ -158,7 +158,8 @@ async fn a_gateway_that_dies_takes_its_call_with_it_and_no_other_whatever_the_ph
             entries.map(|(place, address)| json!({"address": address, "priority": place}));
         let exchange = Exchange::with(&[
             ("SIP_GATEWAYS_JSON", &entries.collect::<Value>().to_string()),
-            ("SIP_RINGING_TIMEOUT_SECONDS", "4"),
+            // Longer than the patience with a gateway that says nothing.
+            ("SIP_RINGING_TIMEOUT_SECONDS", "7"),
             ("SIP_MEDIA_TIMEOUT_SECONDS", "2"),
         ]);
         let mut id = call(&exchange).await;
