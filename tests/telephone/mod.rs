@@ -13,6 +13,7 @@ mod inbound;
 mod outbound;
 mod phones;
 mod registrations;
+mod relay;
 mod replaces;
 pub mod rig;
 mod rigs;
