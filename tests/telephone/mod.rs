@@ -11,6 +11,7 @@ mod hooks;
 pub mod hostile;
 mod inbound;
 mod outbound;
+mod peers;
 mod phones;
 mod registrations;
 mod relay;
