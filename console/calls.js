@@ -54,7 +54,7 @@ export function open(root, argument, signal) {
     const made = item(`${one.participant_identity} in ${one.room_name}`, joined(one.direction, one.status, one.cause?.replaceAll("_", " "), answered && clock(answered), one.sip_call_id), one.sip_call_id, seen);
     if (media) {
       const row = line(media.codec, small(joined(
-        media.encrypted && "encrypted", `${media.packets_received} received, ${media.packets_lost} lost`, `${media.packets_sent} sent, ${media.packets_lost_there} lost there`,
+        media.encrypted && "encrypted", `${media.packets_received} received, ${media.packets_lost} lost`, `${media.packets_sent} sent, ${media.packets_lost_there} lost there`, media.packets_relayed > 0 && `${media.packets_relayed} relayed`,
         `jitter ${media.jitter_ms.toFixed(1)} ms`, first("received", media.first_packet_received_ms), first("sent", media.first_packet_sent_ms))));
       row.classList.add("track"); made.firstChild.after(row);
     }

@@ -322,6 +322,16 @@ impl<S: PacketSource> TrackReceiver<S> {
         }
     }
 
+    /// Instead of [`Self::next`]: the 20 ms due at `now` are not wanted.
+    pub fn skip(&mut self, now: Instant) {
+        for track in &mut self.tracks {
+            while let Some(packet) = track.source.next_packet() {
+                track.jitter.push(packet);
+            }
+            track.jitter.skip(now);
+        }
+    }
+
     /// Decides which tracks are decoded in this frame.
     fn choose(&mut self, separately: impl Fn(&str) -> bool) {
         let is_crowded = self.tracks.len() > MOST_DECODED;

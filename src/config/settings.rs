@@ -674,6 +674,9 @@ settings! {
         tenant_numbers: Option<JsonText> = "", "sip.tenant_numbers", "SIP_TENANT_NUMBERS";
         /// Codecs of calls, in order of preference: `opus`, `G722`, `PCMU`, `PCMA`. The first one that the other side has is used.
         codecs: List = "opus,G722,PCMU,PCMA", "sip.codecs", "SIP_CODECS";
+        /// Whether two telephones that are alone in an embedded room, and have one codec, get each other's packets as they are: without
+        /// decoding and encoding, which costs most of a call.
+        relay: bool = "true", "sip.relay", "SIP_RELAY";
         /// UDP ports for media of calls, two for each.
         rtp_ports: PortRange = "20000-20999", "sip.rtp_ports", "SIP_RTP_PORTS";
         /// Whether media of calls is encrypted with keys in the signalling (SRTP): `off`, `allow` or `require`. A call that offers a handshake on

@@ -261,6 +261,8 @@ pub struct MediaReport {
     pub jitter_ms: f64,
     /// Packets sent.
     pub sent: u64,
+    /// Packets sent that were passed on from another telephone as they were.
+    pub relayed: u64,
     /// Packets lost on the way to the other side, according to its RTCP reports.
     pub lost_there: u64,
     /// Time from the answer to the first packet received.

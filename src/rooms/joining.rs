@@ -434,6 +434,7 @@ impl Sfu {
             room.counts_changed = true;
             self.places.participants.hold(&room.party, 1);
         }
+        self.pair(room);
         key
     }
 

@@ -4,7 +4,7 @@
 //! no sockets, SDP, ICE or encryption. Opus frames and RTP payloads pass between the SFU and a [`LocalMedia`] on the media
 //! thread, a packet at a time.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 
@@ -14,10 +14,10 @@ use super::participant::{Link, Publication};
 use super::peer::{Channel, ForwardedPacket};
 use super::sdp::SectionKind;
 use super::sfu::Sfu;
-use super::{ConnectionId, Now, ParticipantKey};
+use super::{ConnectionId, Now, ParticipantKey, RoomKey};
 
 pub use super::peer::Delivery;
-use vivavoce_seams::rooms::link::{Frame, Packet};
+use vivavoce_seams::rooms::link::{Frame, Packet, Relay};
 
 /// The mid of a published track, which has no media section.
 pub(super) const SECTION: &str = "local";
@@ -38,6 +38,14 @@ pub trait LocalMedia: std::fmt::Debug + Send + Sync {
     /// A packet of a subscribed track.
     fn hear(&self, track: &str, packet: Packet);
 
+    /// Where it takes what is relayed to it, if it can.
+    fn relay(&self) -> Option<Weak<dyn Relay>> {
+        None
+    }
+
+    /// Relays to this one in place of frames; to nobody any more.
+    fn relay_to(&self, _other: Option<Weak<dyn Relay>>) {}
+
     /// A received message, an encoded `DataPacket`. `false` if the participant is too far behind to take it.
     fn receive(&self, delivery: Delivery, message: &Bytes) -> bool;
 }
@@ -48,6 +56,8 @@ pub struct Local {
     pub media: Arc<dyn LocalMedia>,
     carries: Vec<TrackSid>,
     sequence: u64,
+    /// Whether it was told to whom it may relay.
+    relays: bool,
     /// Reliable messages that it did not take.
     pub lost_messages: u64,
 }
@@ -58,6 +68,7 @@ impl Local {
             media,
             carries: Vec::new(),
             sequence: 0,
+            relays: false,
             lost_messages: 0,
         }
     }
@@ -80,6 +91,20 @@ impl Local {
             .collect();
         self.carries = wanted;
         new
+    }
+
+    fn relay_to(&mut self, other: Option<Weak<dyn Relay>>) {
+        if self.relays || other.is_some() {
+            self.relays = other.is_some();
+            self.media.relay_to(other);
+        }
+    }
+}
+
+impl Drop for Local {
+    /// Whoever was removed is not heard any more.
+    fn drop(&mut self) {
+        self.relay_to(None);
     }
 }
 
@@ -105,6 +130,34 @@ impl Sfu {
         self.settle(now);
         // A wake-up from before the join was missed.
         self.local_media(connection, now);
+    }
+
+    /// Lets the participants of a room relay to each other if they are two, both in this process, and nobody else is there who
+    /// could hear them. Called whenever that may have changed.
+    pub(super) fn pair(&mut self, room: RoomKey) {
+        let members: Vec<ParticipantKey> = self.members(room).map(|member| member.key).collect();
+        for key in &members {
+            let other = match *members {
+                [one, other] => self.relay_between(*key, if one == *key { other } else { one }),
+                _ => None,
+            };
+            let participant = self.participants.get_mut(key);
+            if let Some(Link::Local(local)) = participant.map(|participant| &mut participant.link) {
+                local.relay_to(other);
+            }
+        }
+    }
+
+    /// Where one takes what the other publishes, if it is subscribed to it.
+    fn relay_between(&self, from: ParticipantKey, to: ParticipantKey) -> Option<Weak<dyn Relay>> {
+        let from = self.participants.get(&from)?;
+        let Link::Local(to) = &self.participants.get(&to)?.link else {
+            return None;
+        };
+        let mut tracks = from.published();
+        let track = tracks.find(|publication| publication.mid.as_deref() == Some(SECTION))?;
+        let heard = !track.info.muted && to.carries(&track.sid);
+        heard.then(|| to.media.relay()).flatten()
     }
 
     /// Takes frames and messages of a participant in this process.

@@ -174,6 +174,7 @@ impl Sfu {
             room.ends_at = None;
         }
         self.places.participants.hold(&room.party, 1);
+        self.pair(to);
         self.open_to_agents(to, now);
         // As whoever joins it, a tenant's participant makes a room that nobody owns its tenant's.
         if let Principal::Tenant(tenant) = principal

@@ -418,6 +418,8 @@ impl Sfu {
         if std::mem::replace(&mut publication.info.muted, muted) != muted
             && publication.mid.is_some()
         {
+            let room = participant.room;
+            self.pair(room);
             self.announce(key);
         }
     }

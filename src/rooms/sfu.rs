@@ -233,6 +233,8 @@ impl Sfu {
             self.begin_silent_tracks(room, now);
             self.adapt_room(room, now);
             self.tell_counts(room);
+            // One of them may be able to relay now.
+            self.pair(room);
             if self
                 .rooms
                 .get(&room)

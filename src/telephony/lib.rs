@@ -65,6 +65,7 @@
 //!     advertised: Vec::new(),
 //!     sources: [].into(),
 //!     complexity: 5,
+//!     relay: true,
 //! })?;
 //! let (mut caller, mut callee) = (media.open(here, here)?, media.open(here, here)?);
 //! let offer = caller.offer();

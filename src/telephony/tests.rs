@@ -214,6 +214,7 @@ async fn bridge_bounded(
             advertised: Vec::new(),
             sources: [].into(),
             complexity: 0,
+            relay: true,
         },
     };
     let (sender, news) = mpsc::channel(WAITING_NEWS);

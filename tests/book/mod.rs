@@ -64,7 +64,7 @@ fn assert_none(problems: &BTreeMap<String, String>) {
 }
 
 /// The committed page is what the code says; `UPDATE_DOCS=1` writes it.
-fn assert_page(name: &str, rendered: &str) {
+pub fn assert_page(name: &str, rendered: &str) {
     let file = in_repository(name);
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();

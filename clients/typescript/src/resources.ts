@@ -52,6 +52,8 @@ export interface CallMedia {
   packets_lost_there: number;
   /** Packets that came. */
   packets_received: number;
+  /** Packets that were sent as another telephone had sent them, without decoding (`sip.relay`). */
+  packets_relayed: number;
   /** Packets that were sent. */
   packets_sent: number;
 }

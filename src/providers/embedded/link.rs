@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -22,8 +22,8 @@ use vivavoce_rooms::{
     Admission, Connection, ConnectionId, Delivery, LocalMedia, RoomServer, Route,
 };
 use vivavoce_seams::rooms::link::{
-    Ending, Frame, Join, JoinKind, LinkEnd, LinkEvent, Listen, Packet, RoomLink, TrackWriter,
-    Woken, pair,
+    Ending, Frame, Join, JoinKind, LinkEnd, LinkEvent, Listen, Packet, Relay, RoomLink,
+    TrackWriter, Woken, pair,
 };
 use vivavoce_seams::rooms::packets::{Inbox, Outbox};
 use vivavoce_seams::rooms::view::{self, RoomView};
@@ -409,6 +409,14 @@ impl LocalMedia for Media {
         if let Some(writer) = self.sound.tracks().get(track) {
             writer.write(packet);
         }
+    }
+
+    fn relay(&self) -> Option<Weak<dyn Relay>> {
+        self.end.relay()
+    }
+
+    fn relay_to(&self, other: Option<Weak<dyn Relay>>) {
+        self.end.relay_to(other);
     }
 
     fn receive(&self, delivery: Delivery, message: &Bytes) -> bool {

@@ -332,6 +332,7 @@ fn settings(
         registrations: registrations(sip).unwrap_or_default(),
         media: MediaSettings {
             ports: sip.rtp_ports.first..=sip.rtp_ports.last,
+            relay: sip.relay,
             threads: threads.min(MOST_THREADS),
             timeout: if timeout.is_zero() { NEVER } else { timeout },
             encryption: match sip.media_encryption {

@@ -32,6 +32,7 @@ mod offers;
 mod operations;
 mod owners;
 mod recorders;
+mod relaying;
 mod server;
 mod sessions;
 mod stage;

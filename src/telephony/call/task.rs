@@ -257,6 +257,7 @@ impl CallHandle {
                     lost: media.lost_in,
                     jitter_ms: media.jitter_ms.into(),
                     sent: media.packets_out,
+                    relayed: media.packets_relayed,
                     lost_there: media.lost_out,
                     first_received: since_answer(media.first_in_ms),
                     first_sent: since_answer(media.first_out_ms),

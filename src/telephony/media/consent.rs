@@ -46,6 +46,11 @@ impl Consent {
         self.given
     }
 
+    /// Whether frames pass as they come: it was acknowledged, and nothing is left from before.
+    pub fn is_settled(&self) -> bool {
+        self.given && self.kept.is_empty()
+    }
+
     /// Takes the next frame. If it returns `true`, `frame` is to be sent: it holds the oldest one buffered.
     pub fn pass(&mut self, frame: &mut [i16; FRAME]) -> bool {
         if self.given && self.kept.is_empty() {

@@ -18,6 +18,7 @@ mod offer_answer;
 mod phone_to_room;
 mod plc;
 mod ports;
+mod relay;
 mod reorder;
 mod room_to_phone;
 pub mod rtcp;
@@ -32,7 +33,7 @@ mod threads;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
@@ -46,7 +47,7 @@ use threads::{Call, Threads};
 
 use crate::classify::{Wanted, phrases};
 use vivavoce_core::call::AnswerFinding;
-use vivavoce_seams::rooms::link::{PublishSink, TrackAudio};
+use vivavoce_seams::rooms::link::{PublishSink, Relay, TrackAudio};
 
 /// Events that wait to be read; further ones are dropped. DTMF digits arrive at ten a second at most.
 const MOST_EVENTS: usize = 128;
@@ -116,6 +117,8 @@ pub struct MediaSettings {
     pub sources: Arc<[IpNet]>,
     /// Complexity of the Opus encoder towards the room, 0 (cheap) to 10.
     pub complexity: u8,
+    /// Whether two phones that are alone in a room get each other's packets as they are, if they have one codec.
+    pub relay: bool,
 }
 
 /// Why a call cannot get media ports.
@@ -186,6 +189,8 @@ pub struct MediaReport {
     pub packets_in: u64,
     /// RTP packets sent to the phone.
     pub packets_out: u64,
+    /// Of those, the ones passed on from another phone as they were.
+    pub packets_relayed: u64,
     /// Packets from the phone that were lost.
     pub lost_in: u64,
     /// Packets to the phone that it reports as lost.
@@ -255,6 +260,7 @@ impl Media {
         Ok(CallMedia {
             offer_answer,
             public_only: false,
+            relay: self.settings.relay,
             call,
             events,
             _threads: Arc::clone(&self.threads),
@@ -268,6 +274,7 @@ impl Media {
 pub struct CallMedia {
     offer_answer: OfferAnswer,
     public_only: bool,
+    relay: bool,
     call: Arc<Call>,
     events: mpsc::Receiver<MediaEvent>,
     _threads: Arc<Threads>,
@@ -378,6 +385,10 @@ impl CallMedia {
 
     /// Publishes the phone's audio. Before that it is received and dropped.
     pub fn publish(&self, sink: PublishSink) {
+        if self.relay {
+            let call: Weak<Call> = Arc::downgrade(&self.call);
+            sink.accept_relayed(call as Weak<dyn Relay>);
+        }
         self.call.session().publish(sink);
     }
 

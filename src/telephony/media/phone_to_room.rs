@@ -2,6 +2,7 @@
 //! track, and published at once. There is no jitter buffer here: every subscriber has one anyway, so its delay is paid
 //! once. Losses are concealed, pauses stay pauses, and silence is not sent.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Codec;
@@ -14,7 +15,7 @@ use vivavoce_audio::opus::{
 };
 use vivavoce_audio::pcm::level_dbov;
 use vivavoce_core::token_bucket::TokenBucket;
-use vivavoce_seams::rooms::link::{CLOCK_HZ, Frame, PublishSink};
+use vivavoce_seams::rooms::link::{CLOCK_HZ, Frame, PublishSink, Relay};
 
 /// The longest gap that is concealed, in milliseconds. A longer one is a pause.
 const MOST_LOST_MS: u32 = 100;
@@ -84,6 +85,21 @@ impl RxPipeline {
     /// Who hears it.
     pub fn listener(&mut self) -> Option<&mut Listener> {
         self.listener.as_deref_mut()
+    }
+
+    /// Whether somebody hears who answers.
+    pub const fn is_listened_to(&self) -> bool {
+        self.listener.is_some()
+    }
+
+    /// Who takes packets as they are in place of frames.
+    pub fn relay(&self) -> Option<Arc<dyn Relay>> {
+        self.sink.as_ref()?.relay()
+    }
+
+    /// Whether so much sound is within the rate limit; it counts.
+    pub fn allows(&mut self, ms: u32, now: Instant) -> bool {
+        self.allowance.take(ms.into(), now)
     }
 
     /// Publishes frames from now on.

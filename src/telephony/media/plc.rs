@@ -66,6 +66,11 @@ impl Concealment {
         self.made_up += length;
     }
 
+    /// Whether what is concealed next is more than silence.
+    pub const fn is_audible(&self) -> bool {
+        self.made_up < FADE_TO_MS * self.rate_hz / 1_000
+    }
+
     /// Clears the history: the next audio is unrelated.
     pub fn forget(&mut self) {
         self.past.clear();

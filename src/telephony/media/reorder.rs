@@ -40,6 +40,16 @@ pub enum Disposition {
     Useless,
 }
 
+/// Where a packet is in the stream.
+enum Place {
+    /// It has this extended sequence number.
+    At(u64),
+    /// It begins a stream.
+    Anew,
+    /// It is out of range.
+    Nowhere,
+}
+
 /// Puts packets in order. See the module.
 #[derive(Debug)]
 pub struct ReorderBuffer<T> {
@@ -61,6 +71,8 @@ struct Stream {
     received: u64,
     /// The number that would confirm that the stream has restarted (RFC 3550 appendix A.1, `bad_seq`).
     strange: Option<u16>,
+    /// Which of the last 64 numbers were received, the highest in the lowest bit. Only [`ReorderBuffer::pass`] reads it.
+    seen: u64,
     transit: Option<i64>,
     /// In 1/16 timestamp units.
     jitter: i64,
@@ -83,21 +95,15 @@ impl<T> Default for ReorderBuffer<T> {
 impl<T> ReorderBuffer<T> {
     /// Classifies a packet. A new SSRC begins a new stream.
     pub fn note(&mut self, ssrc: u32, number: u16) -> Disposition {
-        let Some(stream) = self.stream.as_mut().filter(|stream| stream.ssrc == ssrc) else {
-            return self.begin(ssrc, number);
+        let sequence = match self.locate(ssrc, number) {
+            Place::At(sequence) => sequence,
+            Place::Anew => return self.begin(ssrc, number),
+            Place::Nowhere => return Disposition::Useless,
         };
-        let ahead = number.wrapping_sub(stream.highest as u16);
-        let sequence = if ahead < MOST_AHEAD {
-            stream.highest + u64::from(ahead)
-        } else if ahead > u16::MAX - MOST_BEHIND {
-            stream.highest - u64::from(ahead.wrapping_neg())
-        } else if stream.strange == Some(number) {
-            return self.begin(ssrc, number);
-        } else {
-            stream.strange = Some(number.wrapping_add(1));
+        let Some(stream) = &mut self.stream else {
             return Disposition::Useless;
         };
-        stream.strange = None;
+        stream.seen = u64::MAX;
         let double = self.waiting.iter().any(|w| w.sequence == sequence);
         if sequence < stream.next || double {
             return Disposition::Useless;
@@ -112,6 +118,62 @@ impl<T> ReorderBuffer<T> {
         Disposition::Next
     }
 
+    /// Takes a packet that is passed on in order of arrival, whatever is missing before it: its extended sequence number, and
+    /// whether it begins a stream. `None` for a duplicate, and for what is too late or out of range. No packet may be waiting.
+    pub fn pass(&mut self, ssrc: u32, number: u16) -> Option<(u64, bool)> {
+        let sequence = match self.locate(ssrc, number) {
+            Place::At(sequence) => sequence,
+            Place::Anew => {
+                self.begin(ssrc, number);
+                return Some((FIRST + u64::from(number), true));
+            }
+            Place::Nowhere => return None,
+        };
+        let stream = self.stream.as_mut()?;
+        let behind = stream.highest.saturating_sub(sequence);
+        if let Some(ahead) = sequence.checked_sub(stream.highest + 1) {
+            let shift = u32::try_from(ahead + 1).unwrap_or(u32::MAX);
+            stream.seen = stream.seen.checked_shl(shift).unwrap_or(0);
+            stream.highest = sequence;
+        }
+        let bit = 1
+            << u32::try_from(behind)
+                .ok()
+                .filter(|behind| *behind < u64::BITS)?;
+        if stream.seen & bit != 0 {
+            return None;
+        }
+        stream.seen |= bit;
+        stream.received += 1;
+        self.received += 1;
+        stream.next = stream.highest + 1;
+        Some((sequence, false))
+    }
+
+    /// Whether no packet waits for an earlier one.
+    pub fn is_settled(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    fn locate(&mut self, ssrc: u32, number: u16) -> Place {
+        let Some(stream) = self.stream.as_mut().filter(|stream| stream.ssrc == ssrc) else {
+            return Place::Anew;
+        };
+        let ahead = number.wrapping_sub(stream.highest as u16);
+        let sequence = if ahead < MOST_AHEAD {
+            stream.highest + u64::from(ahead)
+        } else if ahead > u16::MAX - MOST_BEHIND {
+            stream.highest - u64::from(ahead.wrapping_neg())
+        } else if stream.strange == Some(number) {
+            return Place::Anew;
+        } else {
+            stream.strange = Some(number.wrapping_add(1));
+            return Place::Nowhere;
+        };
+        stream.strange = None;
+        Place::At(sequence)
+    }
+
     fn begin(&mut self, ssrc: u32, number: u16) -> Disposition {
         self.lost_before = self.lost();
         self.waiting.clear();
@@ -124,6 +186,7 @@ impl<T> ReorderBuffer<T> {
             next: first + 1,
             received: 1,
             strange: None,
+            seen: u64::MAX,
             transit: None,
             jitter: 0,
             expected_then: 0,
@@ -274,6 +337,34 @@ mod tests {
         assert_eq!((report.lost, report.highest), (2, 17));
         assert_eq!(report.fraction_lost, (2 * 256 / 11) as u8);
         assert_eq!(reorder.report().unwrap().fraction_lost, 0);
+    }
+
+    #[test]
+    fn what_is_passed_on_in_order_of_arrival_is_counted_all_the_same() {
+        let mut reorder = ReorderBuffer::<u16>::default();
+        assert_eq!(reorder.note(1, 65_533), Disposition::First);
+        let packets = [65_534, 65_535, 2, 0, 0, 65_535, 1, 5, 65_533];
+        let passed =
+            packets.map(|number| reorder.pass(1, number).map(|(sequence, _)| sequence as u16));
+        let expected = [
+            Some(65_534),
+            Some(65_535),
+            Some(2),
+            Some(0),
+            None,
+            None,
+            Some(1),
+            Some(5),
+            None,
+        ];
+        assert_eq!(passed, expected);
+        assert_eq!((reorder.received(), reorder.lost()), (7, 2));
+        // What is put in order again goes on after the highest.
+        assert_eq!(reorder.note(1, 6), Disposition::Next);
+        assert_eq!(reorder.note(1, 3), Disposition::Useless);
+        assert_eq!(reorder.pass(2, 9), Some((FIRST + 9, true)));
+        assert!(reorder.pass(2, 2_000).is_some());
+        assert_eq!(reorder.pass(2, 1_930), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Codec;
 use super::codec::Encoder;
 use super::dtmf::DtmfSender;
+use super::plc::Concealment;
 use vivavoce_audio::jitter::FRAME;
 use vivavoce_audio::opus::{self, OpusError};
 use vivavoce_audio::{Layout, Resampler, SampleRate};
@@ -24,6 +25,8 @@ pub struct TxPipeline {
     /// Less than a packet, left over between frames.
     sound: Vec<i16>,
     packet_samples: usize,
+    /// Continues what was relayed until the room is heard: its sound comes later by a jitter buffer.
+    bridge: Option<Concealment>,
 }
 
 impl TxPipeline {
@@ -39,6 +42,7 @@ impl TxPipeline {
             // The resampler holds back up to 2 ms: with this padding each frame fills a packet.
             sound: vec![0; rate.frames_in(HELD_BACK)],
             packet_samples: (rate.hz() * packet_ms / 1_000) as usize,
+            bridge: None,
         })
     }
 
@@ -55,6 +59,16 @@ impl TxPipeline {
             }
             Some(resampler) => resampler.push(mixed, &mut self.sound),
             None => self.sound.extend_from_slice(mixed),
+        }
+        if let Some(bridge) = &mut self.bridge {
+            if silent && bridge.is_audible() {
+                let length = self.sound.len() - start;
+                self.sound.truncate(start);
+                bridge.conceal(length, &mut self.sound);
+            } else {
+                bridge.heard(self.sound.get_mut(start..).unwrap_or_default());
+                self.bridge = None;
+            }
         }
         if let Some(sender) = sounding {
             let place = self.sound.get_mut(start..).unwrap_or_default();
@@ -73,6 +87,39 @@ impl TxPipeline {
             tracing::debug!("cannot encode an RTP packet");
         }
         Some(ticks)
+    }
+
+    /// What was relayed, of which these are the last payloads, is continued until there is sound of the room. Other codecs
+    /// than G.711 have a concealment of their own in the phone.
+    pub fn resume(&mut self, payloads: &[u8]) {
+        self.clear();
+        if let Encoder::Law(law) = &self.encoder {
+            let mut past = Vec::with_capacity(payloads.len());
+            law.expand(payloads, &mut past);
+            let mut bridge = Concealment::new(self.codec.rate().hz());
+            bridge.heard(&mut past);
+            let held_back = self.sound.len();
+            self.sound.clear();
+            bridge.conceal(held_back, &mut self.sound);
+            self.bridge = Some(bridge);
+        }
+    }
+
+    /// Takes a last frame before payloads are relayed, and fades it over into the first of them, where that is G.711.
+    pub fn fade_into(&mut self, mixed: &[i16; FRAME], payload: &mut Vec<u8>) {
+        let Encoder::Law(law) = self.encoder else {
+            return;
+        };
+        self.take(mixed, None);
+        let length = payload.len();
+        let mut sound = Vec::with_capacity(length);
+        law.expand(payload, &mut sound);
+        for (n, (new, old)) in sound.iter_mut().zip(&self.sound).enumerate() {
+            let share = n as f32 / length as f32;
+            *new = (f32::from(*new) * share + f32::from(*old) * (1.0 - share)) as i16;
+        }
+        payload.clear();
+        law.compress(&sound, payload);
     }
 
     /// Drops an unfinished packet: a DTMF event interrupts it.

@@ -18,7 +18,7 @@ const ONE_BYTE: u16 = 0xBEDE;
 const TWO_BYTES: u16 = 0x1000;
 
 /// The fields of a packet's header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Header {
     /// Whether it begins a talk spurt or an event.
     pub marker: bool,

@@ -18,17 +18,18 @@ use super::latch::{Latch, Seen};
 use super::listening::Listener;
 use super::offer_answer::{Agreement, Format};
 use super::phone_to_room::RxPipeline;
+use super::relay::{self, Inlet, Outlet, Passing};
 use super::reorder::{Disposition, ReorderBuffer};
 use super::room_to_phone::TxPipeline;
 use super::rtp::{self, Header};
 use super::srtp::{Crypto, ProtectContext, UnprotectContext};
-use super::{MediaEvent, MediaReport, rtcp};
+use super::{Codec, MediaEvent, MediaReport, rtcp};
 use crate::classify::Wanted;
 use crate::classify::phrases::Meaning;
 use vivavoce_audio::jitter::FRAME as ROOM_FRAME;
 use vivavoce_audio::track_receiver::TrackReceiver;
 use vivavoce_core::token_bucket::TokenBucket;
-use vivavoce_seams::rooms::link::{PublishSink, TelephoneKey, TrackAudio};
+use vivavoce_seams::rooms::link::{PublishSink, Relay, Relayed, TelephoneKey, TrackAudio};
 
 /// Payload type of comfort noise (RFC 3389). It is treated as a pause.
 const COMFORT_NOISE: u8 = 13;
@@ -88,6 +89,8 @@ pub struct Session {
     dtmf_receiver: DtmfReceiver,
     dtmf_allowance: TokenBucket,
     rx: RxPipeline,
+    outlet: Outlet,
+    inlet: Inlet,
     room: TrackReceiver<TrackAudio>,
     /// A sound that is played.
     clip: Option<Clip>,
@@ -168,6 +171,8 @@ impl Session {
             dtmf_receiver: DtmfReceiver::default(),
             dtmf_allowance: TokenBucket::new(DTMF_PER_SECOND, MOST_DTMF_AT_ONCE),
             rx: RxPipeline::new(complexity),
+            outlet: Outlet::default(),
+            inlet: Inlet::default(),
             room: TrackReceiver::default(),
             clip: None,
             tx: None,
@@ -250,6 +255,7 @@ impl Session {
             // The key may have been used before: a new SSRC never reuses its key stream.
             self.sent_before += self.stream.packets;
             self.stream = Stream::new();
+            self.inlet.close();
         }
         if !before.is_some_and(|(_, before)| before.is_same_key(theirs)) {
             self.unprotect = Some(UnprotectContext::new(theirs.clone()));
@@ -505,6 +511,9 @@ impl Session {
             self.first_in = Some(now);
             self.tell(MediaEvent::FirstPacket);
         }
+        if self.pass_on(format, header, payload, now) {
+            return Some(());
+        }
         match self.reorder.note(header.ssrc, header.sequence) {
             Disposition::First => {
                 self.rx.restart(now);
@@ -536,12 +545,7 @@ impl Session {
         let hears = agreement.hears && !self.held;
         match self.format(header.payload_type) {
             Some(Format::Audio(codec)) => {
-                if header.marker {
-                    self.reorder.forget_time();
-                }
-                let elapsed = now.saturating_duration_since(self.start.now);
-                let ticks = elapsed.as_micros() * u128::from(codec.clock_hz()) / 1_000_000;
-                self.reorder.time(ticks as i64, header.timestamp);
+                self.time(codec, header, now);
                 if hears
                     && !self.barrier.apart
                     && !self.rx.hear(codec, header.timestamp, payload, lost, now)
@@ -562,6 +566,169 @@ impl Session {
             }
             None => {}
         }
+    }
+
+    /// Notes when a packet of audio has arrived.
+    fn time(&mut self, codec: Codec, header: Header, now: Instant) {
+        if header.marker {
+            self.reorder.forget_time();
+        }
+        let elapsed = now.saturating_duration_since(self.start.now);
+        let ticks = elapsed.as_micros() * u128::from(codec.clock_hz()) / 1_000_000;
+        self.reorder.time(ticks as i64, header.timestamp);
+    }
+
+    /// Takes a packet that the other telephone of the room gets as it is; [`Self::take_passing`] gives it away. `false` if it has to be
+    /// decoded.
+    fn pass_on(
+        &mut self,
+        format: Option<Format>,
+        header: Header,
+        payload: &[u8],
+        now: Instant,
+    ) -> bool {
+        let was_open = self.outlet.is_open();
+        let audio = match format {
+            Some(Format::Audio(codec)) if self.outlet.choose(self.other_phone(codec), now) => {
+                Some(codec)
+            }
+            Some(Format::Audio(_)) => {
+                if was_open {
+                    self.rx.restart(now);
+                }
+                return false;
+            }
+            _ if was_open => None,
+            _ => return false,
+        };
+        let Some((sequence, anew)) = self.reorder.pass(header.ssrc, header.sequence) else {
+            return true;
+        };
+        if anew || audio.is_none() {
+            self.outlet.interrupt();
+        }
+        let Some(codec) = audio else {
+            self.play(header, payload, 0, now);
+            return true;
+        };
+        self.time(codec, header, now);
+        let ticks = relay::ticks(codec, payload);
+        match ticks.filter(|ticks| self.rx.allows(ticks * 1_000 / codec.clock_hz(), now)) {
+            Some(ticks) => self.outlet.put(codec, header, sequence, payload, ticks),
+            None => self.refused += 1,
+        }
+        true
+    }
+
+    /// Who could take packets as they are, if nobody here needs their sound.
+    fn other_phone(&self, codec: Codec) -> Option<Arc<dyn Relay>> {
+        let hears = self.agreement.as_ref()?.hears && !self.held && !self.barrier.apart;
+        let free = hears && !self.rx.is_listened_to() && self.reorder.is_settled();
+        let other = self.rx.relay().filter(|_| free)?;
+        other.takes(codec.name()).then_some(other)
+    }
+
+    /// Gives away a packet that is to be passed on, in exchange for an empty buffer; if there is one.
+    pub const fn take_passing(&mut self, passing: &mut Passing) -> bool {
+        self.outlet.take(passing)
+    }
+
+    /// A packet could not be passed on.
+    pub fn take_back(&mut self, passing: &Passing, now: Instant) {
+        self.outlet.close();
+        self.rx.restart(now);
+        self.play(passing.header, &passing.payload, 0, now);
+    }
+
+    /// The codec in which packets can be relayed to the phone at the moment: it gets nothing but what the other one says.
+    pub fn takes_relayed(&self) -> Option<Codec> {
+        let agreement = self.agreement.as_ref()?;
+        let tones = agreement.dtmf.is_none() && self.dtmf_sender.is_busy();
+        let parted = self.held || self.barrier.muted || self.barrier.apart;
+        let free = !parted
+            && !tones
+            && self.clip.is_none()
+            && self.consent.is_settled()
+            && !self.awaits_keys();
+        (free && agreement.sends && self.latch.target().is_some()).then_some(agreement.codec)
+    }
+
+    /// Sends a packet of the other phone's to this one. `false` if it has to come through the room.
+    pub fn relay(&mut self, packet: &Relayed<'_>, now: Instant, wire: &mut dyn Wire) -> bool {
+        let (Some(codec), Some(target)) = (self.takes_relayed(), self.latch.target()) else {
+            return false;
+        };
+        let Some(agreement) = &self.agreement else {
+            return false;
+        };
+        let payload_type = agreement.payload_type;
+        let length = agreement.packet_ms * codec.clock_hz() / 1_000;
+        if codec.name() != packet.encoding || packet.ticks != length {
+            return false;
+        }
+        // A digit takes the place of sound, here as there.
+        if self.dtmf_sender.is_busy() {
+            return true;
+        }
+        let (sequence, timestamp) = (self.stream.sequence, self.stream.timestamp);
+        let Some(placed) = self.inlet.place(packet, sequence, timestamp) else {
+            return true;
+        };
+        let mut faded = Vec::new();
+        if placed.first
+            && let Some(tx) = &mut self.tx
+        {
+            let mut mixed = [0; ROOM_FRAME];
+            self.room.next(now, |_| false, |_, _| {}, &mut mixed);
+            faded.extend_from_slice(packet.payload);
+            tx.fade_into(&mixed, &mut faded);
+        }
+        let header = Header {
+            marker: packet.marker || (placed.newest && self.stream.marker),
+            payload_type,
+            sequence: placed.sequence,
+            timestamp: placed.timestamp,
+            ssrc: self.stream.ssrc,
+        };
+        let payload = if placed.first { &faded } else { packet.payload };
+        self.send_packet(header, target, now, wire, |datagram| {
+            datagram.extend_from_slice(payload);
+            true
+        });
+        if placed.newest {
+            self.stream.timestamp = placed.timestamp.wrapping_add(packet.ticks);
+            self.stream.marker = false;
+            self.inlet.keep(payload);
+        } else {
+            self.stream.sequence = sequence;
+        }
+        true
+    }
+
+    /// From now on the phone gets what the room has.
+    pub fn stop_relayed(&mut self) {
+        if !self.inlet.is_open() {
+            return;
+        }
+        let (missing, kept) = self.inlet.close();
+        if let Some(agreement) = &self.agreement {
+            let ticks = missing * agreement.codec.clock_hz() / FRAMES_HZ;
+            self.stream.timestamp = self.stream.timestamp.wrapping_add(ticks);
+            self.stream.marker |= missing > 0;
+        }
+        if let Some(tx) = &mut self.tx {
+            tx.resume(&kept);
+        }
+    }
+
+    /// 20 ms have passed: whether the phone gets what is relayed.
+    fn is_relayed(&mut self) -> bool {
+        let goes_on =
+            self.inlet.tick() && self.takes_relayed().is_some() && !self.dtmf_sender.is_busy();
+        if !goes_on {
+            self.stop_relayed();
+        }
+        goes_on
     }
 
     fn format(&self, payload_type: u8) -> Option<Format> {
@@ -604,6 +771,30 @@ impl Session {
             listener.tick(now);
             self.tell_findings();
         }
+        if self.is_relayed() {
+            self.room.skip(now);
+        } else {
+            self.send_room(now, wire);
+        }
+        let Some(agreement) = &self.agreement else {
+            return;
+        };
+        let waits = now.saturating_duration_since(self.last_in) >= self.start.timeout;
+        let (sends, hears) = (agreement.sends, agreement.hears && !self.held);
+        if waits {
+            self.last_in = now;
+            // Whoever put us on hold may play music or send nothing at all.
+            if self.answered && sends && hears {
+                self.tell(MediaEvent::Silent);
+            }
+        }
+        if self.next_report.is_some_and(|due| due <= now) {
+            self.send_report(now, false, wire);
+        }
+    }
+
+    /// Sends the next 20 ms of the room.
+    fn send_room(&mut self, now: Instant, wire: &mut dyn Wire) {
         let mut mixed = [0; ROOM_FRAME];
         if !self.room.is_empty() {
             self.room.next(now, |_| false, |_, _| {}, &mut mixed);
@@ -619,30 +810,20 @@ impl Session {
         let Some(agreement) = &self.agreement else {
             return;
         };
-        let waits = now.saturating_duration_since(self.last_in) >= self.start.timeout;
-        let (sends, hears) = (agreement.sends, agreement.hears && !self.held);
-        if waits {
-            self.last_in = now;
-            // Whoever put us on hold may play music or send nothing at all.
-            if self.answered && sends && hears {
-                self.tell(MediaEvent::Silent);
-            }
-        }
         // An inbound caller does not hear the room before the call is answered.
-        let open = (self.answered || self.consent.is_given()) && !self.awaits_keys();
-        match self.latch.target().filter(|_| sends && open) {
+        let open =
+            agreement.sends && (self.answered || self.consent.is_given()) && !self.awaits_keys();
+        match self.latch.target().filter(|_| open) {
             Some(target) if self.consent.pass(&mut mixed) => {
                 self.send_frame(&mixed, target, now, wire);
             }
             _ => self.pause(),
         }
-        if self.next_report.is_some_and(|due| due <= now) {
-            self.send_report(now, false, wire);
-        }
     }
 
     /// Sends an RTCP BYE.
     pub fn end(&mut self, now: Instant, wire: &mut dyn Wire) {
+        self.outlet.close();
         if self.next_report.is_some() {
             self.send_report(now, true, wire);
         }
@@ -800,6 +981,7 @@ impl Session {
             encrypted: agreement.is_some_and(Agreement::is_encrypted),
             packets_in: self.reorder.received(),
             packets_out: self.sent_before + self.stream.packets,
+            packets_relayed: self.inlet.relayed(),
             lost_in: self.reorder.lost(),
             lost_out: self.reported.map_or(0, |block| block.lost.max(0) as u64),
             jitter_ms: self.reorder.jitter() as f32 / per_ms,

@@ -22,6 +22,7 @@ fn media(ports: RangeInclusive<u16>, encryption: Encryption) -> Media {
         advertised: Vec::new(),
         sources: [].into(),
         complexity: 0,
+        relay: true,
     })
     .unwrap()
 }

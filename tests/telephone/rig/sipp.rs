@@ -99,6 +99,15 @@ impl Scenario {
         scenario.acknowledge()
     }
 
+    /// A telephone that calls and is answered, with its media at a port of somebody else's on this machine.
+    pub fn calls_with_media_port(port: u16) -> Self {
+        let mut scenario = Self::new(true);
+        scenario.sdp = SOUND.replace("[PORT]", &port.to_string());
+        let sdp = scenario.sdp.clone();
+        scenario.invite("", &sdp);
+        scenario.until_answered()
+    }
+
     /// A telephone that calls and gives up as soon as it rings.
     pub fn gives_up() -> Self {
         let mut scenario = Self::calls("");

@@ -87,6 +87,9 @@ class CallMedia(TypedDict):
     packets_received: int
     """Packets that came."""
 
+    packets_relayed: int
+    """Packets that were sent as another telephone had sent them, without decoding (`sip.relay`)."""
+
     packets_sent: int
     """Packets that were sent."""
 

@@ -61,6 +61,8 @@ pub struct CallMedia {
     pub packets_lost: u64,
     /// Packets that were sent.
     pub packets_sent: u64,
+    /// Packets that were sent as another telephone had sent them, without decoding (`sip.relay`).
+    pub packets_relayed: u64,
     /// Packets that the other side missed, by its reports.
     pub packets_lost_there: u64,
     /// Of arrivals, in milliseconds (RFC 3550, section 6.4.1).
@@ -79,6 +81,7 @@ impl From<MediaReport> for CallMedia {
             packets_received: report.received,
             packets_lost: report.lost,
             packets_sent: report.sent,
+            packets_relayed: report.relayed,
             packets_lost_there: report.lost_there,
             jitter_ms: report.jitter_ms,
             first_packet_received_ms: report.first_received.map(millis),

@@ -1,7 +1,7 @@
 //! `vivavoce bench calls`: how many telephone calls a core carries, how long they take to be answered, and whether
 //! their audio gets through. The server, with its SIP bridge and rooms, is a process of its own on a core of its own;
 //! this process is all telephones. Two of them meet in each room, so that every call is decoded, encoded, forwarded and
-//! mixed.
+//! mixed, or with `--relay` gets the other's packets as they are.
 
 mod telephone;
 
@@ -43,11 +43,13 @@ const SPARE_PORTS: u16 = 400;
 #[command(after_help = "Examples:\n  \
     vivavoce bench calls                                       20 calls in 10 rooms\n  \
     vivavoce bench calls --calls 400 --seconds 60\n  \
-    vivavoce bench calls --calls 400 --always --json calls.json\n\n\
+    vivavoce bench calls --calls 400 --always --json calls.json\n  \
+    vivavoce bench calls --calls 800 --relay                   nothing is decoded\n\n\
     Telephones with PCMU call one room after the other, the two of a room at once; each of the two speaks for 2 s of every 4, in turn, or \
     all the time with `--always`, and sends its packets in pauses too, as telephones do. Answered = from INVITE to its 200, \
     with joining the room. Calls per core = calls / cores that the whole server was busy on: signalling, decoding, Opus \
-    towards the room, forwarding, jitter buffer, decoding, mixing, encoding. Ctrl-C ends it early.")]
+    towards the room, forwarding, jitter buffer, decoding, mixing, encoding. With `--relay` the two get each other's packets as they \
+    are, as calls do by default where nobody else is in the room (sip.relay). CPU of a call = 100 / calls per core. Ctrl-C ends it early.")]
 pub(super) struct Arguments {
     /// Concurrent calls
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=2_500))]
@@ -58,6 +60,9 @@ pub(super) struct Arguments {
     /// Speak all the time
     #[arg(long)]
     always: bool,
+    /// Relay packets between the two of a room, without decoding them
+    #[arg(long)]
+    relay: bool,
     /// Write all results to a file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -69,6 +74,7 @@ struct Document {
     version: &'static str,
     calls: u16,
     always: bool,
+    relay: bool,
     /// How long it was looked at.
     measured_seconds: f64,
     answered: Option<Spread>,
@@ -268,6 +274,7 @@ impl Bench<'_> {
             version: env!("CARGO_PKG_VERSION"),
             calls: self.arguments.calls,
             always: self.arguments.always,
+            relay: self.arguments.relay,
             measured_seconds: lasted,
             answered: Spread::of(calls.answered_ms),
             with_sound,
@@ -308,6 +315,7 @@ impl Bench<'_> {
             format!("rtc.api_secret={SECRET}"),
             format!("sip.listen=udp:{sip}"),
             format!("sip.rtp_ports={FIRST_MEDIA_PORT}-{last_port}"),
+            format!("sip.relay={}", self.arguments.relay),
             "sip.room_prefix=bench-".to_owned(),
             "sip.allowed_addresses=127.0.0.1".to_owned(),
             format!("sip.max_calls={calls}"),
@@ -352,7 +360,9 @@ const ROWS: &[Row] = &[
     ("server, waiting for a core that others had", |d| {
         format!("{:.3}", d.server_waited)
     }),
-    ("calls per core", |d| format!("{:.0}", d.calls_per_core)),
+    ("calls per core, % of a core for each", |d| {
+        format!("{:.0}, {:.3}", d.calls_per_core, 100.0 / d.calls_per_core)
+    }),
     ("memory per call, kB", |d| {
         format!("{:.0}", d.bytes_per_call / 1e3)
     }),
@@ -370,7 +380,8 @@ impl Document {
         } else {
             "2 s of every 4"
         };
-        let mut table = format!("| each speaks {speaking} | |\n|---|---:|\n");
+        let way = if self.relay { "relayed" } else { "decoded" };
+        let mut table = format!("| {way}, each speaks {speaking} | |\n|---|---:|\n");
         for (title, value) in ROWS {
             table += &format!("| {title} | {} |\n", value(self));
         }

@@ -3,9 +3,10 @@
 //! encoding, jitter buffer, decoding and mixing belong to `audio` and the session.
 
 mod end;
+mod relay;
 mod ring;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use livekit_protocol::{ParticipantInfo, RoomConfiguration, TrackInfo};
 
 use end::Shared;
 pub use end::{LinkEnd, TrackWriter, Wishes, Woken, pair};
+pub use relay::{Relay, Relayed};
 use ring::Ring;
 
 use vivavoce_audio::jitter::Arrived;
@@ -378,6 +380,16 @@ impl PublishSink {
     /// Frames that were never sent.
     pub fn dropped(&self) -> u64 {
         self.shared.frames.dropped()
+    }
+
+    /// From now on this takes what the only other one in the room relays.
+    pub fn accept_relayed(&self, relay: Weak<dyn Relay>) {
+        self.shared.accept_relayed(relay);
+    }
+
+    /// Who takes what is relayed in place of frames: while the room has one listener for this track, who can, and nobody else.
+    pub fn relay(&self) -> Option<Arc<dyn Relay>> {
+        self.shared.relay()
     }
 }
 

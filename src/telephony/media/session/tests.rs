@@ -1260,3 +1260,363 @@ fn a_browser_is_found_by_its_checks_and_heard_after_a_handshake_with_nobody_else
     stage.tick();
     assert_eq!(stage.frames().len(), 1);
 }
+
+/// Two telephones in one room that pass on each other's packets, or do not: what the room and the threads do between them.
+struct Pair {
+    one: Stage,
+    other: Stage,
+    /// What of the one is heard in the room by the other.
+    track: TrackWriter,
+    sequence: u64,
+    /// The other, as the one knows it.
+    port: Arc<OtherEnd>,
+}
+
+/// The other's end of the relay: packets that it was handed.
+#[derive(Debug, Default)]
+struct OtherEnd {
+    alone: std::sync::atomic::AtomicBool,
+    takes: std::sync::Mutex<Option<Codec>>,
+    stopped: std::sync::atomic::AtomicBool,
+    handed: std::sync::Mutex<Vec<Passing>>,
+}
+
+impl Relay for OtherEnd {
+    fn takes(&self, encoding: &str) -> bool {
+        let alone = self.alone.load(std::sync::atomic::Ordering::Relaxed);
+        alone
+            && self
+                .takes
+                .lock()
+                .unwrap()
+                .is_some_and(|codec| codec.name() == encoding)
+    }
+
+    fn relay(&self, packet: &Relayed<'_>) -> bool {
+        let codec = Codec::parse(packet.encoding).unwrap();
+        let copy = Passing::copy(packet, codec);
+        self.handed.lock().unwrap().push(copy);
+        true
+    }
+
+    fn stop(&self) {
+        self.stopped
+            .store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+impl Pair {
+    fn new(codec: Codec, encryption: Encryption) -> Self {
+        let (one, mut other) = (
+            Stage::with(codec, encryption),
+            Stage::with(codec, encryption),
+        );
+        let (track, audio) = LinkEnd::track();
+        other.session.hear("TR_1", "one", audio);
+        let port = Arc::<OtherEnd>::default();
+        let relay: Arc<dyn Relay> = Arc::clone(&port) as Arc<dyn Relay>;
+        one.frames.relay_to(Some(Arc::downgrade(&relay)));
+        Self {
+            one,
+            other,
+            track,
+            sequence: 0,
+            port,
+        }
+    }
+
+    /// Whether nobody else is in the room.
+    fn alone(&self, alone: bool) {
+        self.port
+            .alone
+            .store(alone, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// One packet of the one's arrives, if it does, and 20 ms pass at the other.
+    fn step(&mut self, packet: Option<&[u8]>) {
+        if let Some(packet) = packet {
+            self.one.receive(packet);
+            let mut passing = Passing::default();
+            if self.one.session.take_passing(&mut passing) {
+                assert!(passing.send());
+            }
+        }
+        let now = self.other.now;
+        for packet in std::mem::take(&mut *self.port.handed.lock().unwrap()) {
+            let packet = packet.relayed().unwrap();
+            // Between two ticks.
+            let taken = self
+                .other
+                .session
+                .relay(&packet, now - 7 * MS, &mut self.other.sent);
+            assert!(taken);
+        }
+        for frame in self.one.frames() {
+            self.track.write(Packet {
+                payload: frame.payload,
+                sequence: self.sequence,
+                timestamp: frame.timestamp,
+                marker: frame.marker,
+                arrived: now - 5 * MS,
+                level: Some(frame.level),
+            });
+            self.sequence += 1;
+        }
+        if self
+            .port
+            .stopped
+            .swap(false, std::sync::atomic::Ordering::Relaxed)
+        {
+            self.other.session.stop_relayed();
+        }
+        self.one.tick();
+        self.other.tick();
+        *self.port.takes.lock().unwrap() = self.other.session.takes_relayed();
+    }
+
+    fn say(&mut self, hz: f32, packets: u32) {
+        for _ in 0..packets {
+            let packet = self.one.packet(hz, 20);
+            self.step(Some(&packet));
+        }
+    }
+
+    fn relayed(&self) -> u64 {
+        self.other.session.report().packets_relayed
+    }
+}
+
+/// The sound of packets by their place on the clock, and the largest gap between two.
+fn placed(heard: &[(Header, Vec<u8>)], codec: Codec) -> (Vec<i16>, u32) {
+    let mut decoder = Decoder::new(codec).unwrap();
+    let (mut sound, mut widest, mut next) = (Vec::new(), 0, None::<u32>);
+    for (header, payload) in heard {
+        if let Some(next) = next {
+            widest = widest.max(header.timestamp.wrapping_sub(next));
+        }
+        let before = sound.len();
+        decoder.decode(payload, &mut sound);
+        next = Some(
+            header
+                .timestamp
+                .wrapping_add(codec.ticks(sound.len() - before)),
+        );
+    }
+    (sound, widest)
+}
+
+#[test]
+fn two_who_are_alone_get_each_others_packets_in_every_codec_and_in_secret() {
+    for (codec, encryption) in [
+        (Codec::Pcmu, Encryption::Off),
+        (Codec::Pcma, Encryption::Require),
+        (Codec::G722, Encryption::Off),
+        (Codec::Opus, Encryption::Require),
+    ] {
+        let mut pair = Pair::new(codec, encryption);
+        pair.say(700.0, 50);
+        assert_eq!(pair.relayed(), 0);
+        pair.alone(true);
+        pair.say(700.0, 100);
+        // Not before it is certain that it stays so.
+        assert_eq!(pair.relayed(), 75, "{codec:?}");
+        pair.alone(false);
+        pair.say(700.0, 50);
+        assert_eq!(pair.relayed(), 75, "{codec:?}");
+        pair.alone(true);
+        pair.say(700.0, 100);
+        assert_eq!(pair.relayed(), 150, "{codec:?}");
+        let heard = pair.other.heard();
+        assert!(
+            (299..=302).contains(&heard.len()),
+            "{codec:?}: {}",
+            heard.len()
+        );
+        let one_by_one = heard.windows(2).all(|two| {
+            two[1].0.sequence == two[0].0.sequence.wrapping_add(1) && two[1].0.ssrc == two[0].0.ssrc
+        });
+        assert!(one_by_one, "{codec:?}");
+        let (sound, widest) = placed(&heard, codec);
+        assert_eq!(widest, 0, "{codec:?}");
+        let second = codec.rate().hz() as usize;
+        let share = purity(&sound[sound.len() - second..], codec.rate().hz(), 700.0);
+        assert!(share > 0.95, "{codec:?}: {share}");
+        let report = pair.one.session.report();
+        assert_eq!((report.packets_in, report.lost_in), (300, 0), "{codec:?}");
+    }
+}
+
+/// Beginning and end are heard neither as clicks nor as gaps.
+#[test]
+fn what_is_relayed_and_what_is_not_are_one_sound() {
+    let mut pair = Pair::new(Codec::Pcmu, Encryption::Off);
+    for alone in [false, true, false, true, false] {
+        pair.alone(alone);
+        pair.say(250.0, 75);
+    }
+    assert_eq!(pair.relayed(), 100);
+    let heard = pair.other.heard();
+    let (sound, _) = placed(&heard, Codec::Pcmu);
+    let sound = &sound[8_000..];
+    // A sine of 8,000 at 250 Hz has no steeper slope than 1,571 between two samples of 8 kHz; G.711 rounds by up to 256.
+    let steepest = sound
+        .windows(2)
+        .map(|two| two[0].abs_diff(two[1]))
+        .max()
+        .unwrap();
+    assert!(steepest < 2_600, "{steepest}");
+    let quietest = sound
+        .chunks(160)
+        .map(|frame| frame.iter().map(|s| s.unsigned_abs()).max().unwrap());
+    let quiet = quietest.filter(|peak| *peak < 2_000).count();
+    assert!(quiet <= 2, "{quiet} frames of silence");
+}
+
+#[test]
+fn losses_order_and_pauses_are_passed_on() {
+    let mut pair = Pair::new(Codec::Pcmu, Encryption::Require);
+    pair.alone(true);
+    pair.say(700.0, 60);
+    pair.other.heard();
+    let packets: Vec<_> = (0..6).map(|_| pair.one.packet(700.0, 20)).collect();
+    // The second is lost, the fourth overtakes the third, and the fifth comes twice.
+    for packet in [0, 3, 2, 4, 4, 5] {
+        let arrived = packets[packet].clone();
+        pair.step(Some(&arrived));
+    }
+    let heard = pair.other.heard();
+    let first = heard[0].0;
+    let places: Vec<_> = heard
+        .iter()
+        .map(|(header, _)| {
+            let ticks = header.timestamp.wrapping_sub(first.timestamp);
+            (header.sequence.wrapping_sub(first.sequence), ticks / 160)
+        })
+        .collect();
+    assert_eq!(places, [(0, 0), (3, 3), (2, 2), (4, 4), (5, 5)]);
+    let report = pair.one.session.report();
+    assert_eq!(report.lost_in, 1);
+    // Without packets the other gets silence after a while, and then what comes, on one clock.
+    for _ in 0..50 {
+        pair.step(None);
+    }
+    pair.one.header.timestamp = pair.one.header.timestamp.wrapping_add(50 * 160);
+    pair.one.header.marker = true;
+    pair.say(700.0, 40);
+    let heard = pair.other.heard();
+    assert!(heard.len() > 60, "{}", heard.len());
+    let grows = |two: &[(Header, Vec<u8>)]| {
+        let ticks = two[1].0.timestamp.wrapping_sub(two[0].0.timestamp);
+        two[1].0.sequence == two[0].0.sequence.wrapping_add(1) && (160..2_000).contains(&ticks)
+    };
+    assert!(heard.windows(2).all(grows));
+    let clock = heard
+        .last()
+        .unwrap()
+        .0
+        .timestamp
+        .wrapping_sub(first.timestamp)
+        / 160;
+    assert!((90..=100).contains(&clock), "{clock}");
+}
+
+#[test]
+fn digits_are_reported_and_sent_while_packets_are_relayed() {
+    let mut pair = Pair::new(Codec::Pcmu, Encryption::Off);
+    pair.alone(true);
+    pair.say(700.0, 60);
+    pair.other.heard();
+    // The one's phone presses a key, in five packets with the number of an event.
+    let events = (1..=5_u16).map(|n| (n * 160, n == 5));
+    let (number, timestamp) = (
+        pair.one.agreement.dtmf.unwrap().0,
+        pair.one.header.timestamp,
+    );
+    for (duration, end) in events {
+        let mut packet = Vec::new();
+        let header = Header {
+            payload_type: number,
+            timestamp,
+            ..pair.one.header
+        };
+        header.write(&mut packet);
+        let [high, low] = duration.to_be_bytes();
+        packet.extend([7, u8::from(end) << 7 | 0xA, high, low]);
+        pair.one.header.sequence = pair.one.header.sequence.wrapping_add(1);
+        pair.one.header.timestamp = pair.one.header.timestamp.wrapping_add(160);
+        pair.step(Some(&packet));
+    }
+    let digit = MediaEvent::Digit {
+        code: 7,
+        digit: '7',
+    };
+    assert!(pair.one.events().contains(&digit));
+    // The call of the other presses it there, as the room tells it.
+    pair.other.session.press("7");
+    pair.say(700.0, 40);
+    let heard = pair.other.heard();
+    let number = pair.other.agreement.dtmf.unwrap().0;
+    let (events, sound): (Vec<_>, Vec<_>) = heard
+        .iter()
+        .partition(|(header, _)| header.payload_type == number);
+    assert_eq!(events.len(), 7);
+    assert!(events.iter().all(|(_, payload)| payload[0] == 7));
+    assert!(sound.len() >= 30, "{}", sound.len());
+    let in_order =
+        |two: &[(Header, Vec<u8>)]| two[1].0.sequence == two[0].0.sequence.wrapping_add(1);
+    assert!(heard.windows(2).all(in_order));
+    assert!(pair.relayed() > 60);
+}
+
+/// Something that ends relaying, and its name.
+type Ending = (&'static str, fn(&mut Session));
+
+/// Whatever else is to be heard, or keeps the phone from hearing, ends it.
+#[test]
+fn who_gets_anything_else_gets_nothing_relayed() {
+    let ends: [Ending; 6] = [
+        ("hold", |session| session.hold(true)),
+        ("mute", |session| session.mute(true)),
+        ("part", |session| session.part(true, Instant::now())),
+        ("clip", |session| session.repeat([0; 960].into())),
+        ("redirect", |session| {
+            session.redirect([198, 51, 100, 1].into());
+        }),
+        ("tones", |session| {
+            session.agreement.as_mut().unwrap().dtmf = None;
+            session.press("1");
+        }),
+    ];
+    for (name, end) in ends {
+        let mut pair = Pair::new(Codec::Pcmu, Encryption::Off);
+        pair.alone(true);
+        pair.say(700.0, 40);
+        assert!(pair.other.session.takes_relayed().is_some());
+        end(&mut pair.other.session);
+        assert_eq!(pair.other.session.takes_relayed(), None, "{name}");
+    }
+    let ends: [Ending; 4] = [
+        ("hold", |session| session.hold(true)),
+        ("part", |session| session.part(true, Instant::now())),
+        ("classify", |session| {
+            let wanted = Wanted {
+                network: None,
+                beep_within: None,
+            };
+            session.classify(wanted, Instant::now());
+        }),
+        ("hears", |session| {
+            session.agreement.as_mut().unwrap().hears = false;
+        }),
+    ];
+    for (name, end) in ends {
+        let mut pair = Pair::new(Codec::Pcmu, Encryption::Off);
+        pair.alone(true);
+        pair.say(700.0, 60);
+        let before = pair.relayed();
+        assert!(before > 0);
+        end(&mut pair.one.session);
+        pair.say(700.0, 30);
+        assert_eq!(pair.relayed(), before, "{name}");
+    }
+}

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use tokio::sync::{Notify, mpsc};
 
 use super::ring::Ring;
 use super::{
     Ending, Frame, Join, LinkControl, LinkEvent, LinkEvents, Listen, MESSAGE_BYTES, Outgoing,
-    Packet, PublishSink, RoomLink, SendError, TrackAudio, UNREAD_BYTES, WAITING_BYTES,
+    Packet, PublishSink, Relay, RoomLink, SendError, TrackAudio, UNREAD_BYTES, WAITING_BYTES,
     WAITING_EVENTS, WAITING_FRAMES, WAITING_PACKETS,
 };
 
@@ -42,6 +42,7 @@ pub(super) struct Shared {
     pub(super) frames: Ring<Frame>,
     messages: Mutex<Messages>,
     wishes: Mutex<Wishes>,
+    relays: Mutex<Relays>,
     ending: OnceLock<Ending>,
     over: Notify,
     is_over: AtomicBool,
@@ -51,6 +52,14 @@ pub(super) struct Shared {
     pub(super) read: Notify,
     /// Whether [`Woken::Media`] was said and nothing was taken since.
     woken: AtomicBool,
+}
+
+/// Weak: each side of a relay would keep the other otherwise.
+#[derive(Debug, Default)]
+struct Relays {
+    /// Where this participant takes what is relayed, and where it relays to.
+    own: Option<Weak<dyn Relay>>,
+    other: Option<Weak<dyn Relay>>,
 }
 
 #[derive(Debug, Default)]
@@ -80,6 +89,15 @@ impl Shared {
         }
         self.frames.push(frame);
         self.wake_media();
+    }
+
+    pub(super) fn accept_relayed(&self, relay: Weak<dyn Relay>) {
+        lock(&self.relays).own = Some(relay);
+    }
+
+    pub(super) fn relay(&self) -> Option<Arc<dyn Relay>> {
+        let relay = lock(&self.relays).other.as_ref()?.upgrade()?;
+        (!lock(&self.wishes).muted).then_some(relay)
     }
 
     pub(super) fn push_message(&self, message: Outgoing) -> Result<(), SendError> {
@@ -140,6 +158,7 @@ pub fn pair(join: &Join, wake: impl Fn(Woken) + Send + Sync + 'static) -> (RoomL
         frames: Ring::new(WAITING_FRAMES),
         messages: Mutex::default(),
         wishes: Mutex::new(wishes),
+        relays: Mutex::default(),
         ending: OnceLock::new(),
         over: Notify::new(),
         is_over: AtomicBool::new(false),
@@ -194,6 +213,16 @@ impl LinkEnd {
     /// The next frame to be sent.
     pub fn next_frame(&self) -> Option<Frame> {
         self.0.shared.frames.pop()
+    }
+
+    /// Where the participant takes what is relayed.
+    pub fn relay(&self) -> Option<Weak<dyn Relay>> {
+        lock(&self.0.shared.relays).own.clone()
+    }
+
+    /// Who takes what this participant relays in place of its frames: see [`PublishSink::relay`].
+    pub fn relay_to(&self, other: Option<Weak<dyn Relay>>) {
+        lock(&self.0.shared.relays).other = other;
     }
 
     /// Counts a frame that was taken and could not be sent.

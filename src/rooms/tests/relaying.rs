@@ -1,0 +1,168 @@
+//! Who is alone with whom, so that the two may relay to each other without the room.
+
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use livekit_protocol as proto;
+use proto::signal_request::Message as Request;
+
+use vivavoce_seams::rooms::link::{Frame, Packet, Relay, Relayed};
+use vivavoce_seams::rooms::view;
+
+use super::super::local::{Delivery, LocalMedia};
+use super::super::{ConnectionId, Route};
+use super::Bench;
+
+/// A telephone that can take what is relayed, and knows whom it may relay to.
+#[derive(Debug, Default)]
+struct Telephone {
+    own: Option<Arc<Nowhere>>,
+    other: Mutex<Option<Weak<dyn Relay>>>,
+}
+
+#[derive(Debug)]
+struct Nowhere;
+
+impl Relay for Nowhere {
+    fn takes(&self, _encoding: &str) -> bool {
+        false
+    }
+
+    fn relay(&self, _packet: &Relayed<'_>) -> bool {
+        false
+    }
+
+    fn stop(&self) {}
+}
+
+impl LocalMedia for Telephone {
+    fn awake(&self) {}
+
+    fn next_frame(&self) -> Option<Frame> {
+        None
+    }
+
+    fn next_message(&self) -> Option<(Delivery, Bytes)> {
+        None
+    }
+
+    fn hear(&self, _track: &str, _packet: Packet) {}
+
+    fn relay(&self) -> Option<Weak<dyn Relay>> {
+        let own: Weak<Nowhere> = Arc::downgrade(self.own.as_ref()?);
+        Some(own)
+    }
+
+    fn relay_to(&self, other: Option<Weak<dyn Relay>>) {
+        *self.other.lock().unwrap() = other;
+    }
+
+    fn receive(&self, _delivery: Delivery, _message: &Bytes) -> bool {
+        true
+    }
+}
+
+impl Telephone {
+    /// Whether it may relay to this one.
+    fn relays_to(&self, other: &Self) -> bool {
+        let told = self.other.lock().unwrap().as_ref().and_then(Weak::upgrade);
+        let own = other.own.as_ref().map(|own| Arc::as_ptr(own).cast::<()>());
+        told.map(|told| Arc::as_ptr(&told).cast::<()>()) == own
+    }
+
+    fn relays(&self) -> bool {
+        self.other.lock().unwrap().is_some()
+    }
+}
+
+/// Joins, publishes and hears everybody.
+fn call(bench: &mut Bench, identity: &str, relays: bool) -> (ConnectionId, Arc<Telephone>) {
+    let telephone = Arc::new(Telephone {
+        own: relays.then(|| Arc::new(Nowhere)),
+        other: Mutex::default(),
+    });
+    let mut admission = Bench::admission(identity, |claims| claims.kind = "sip".into());
+    admission.route = Route::OneConnection;
+    admission.auto_subscribe = true;
+    bench.connections += 1;
+    let connection = ConnectionId(bench.connections);
+    let media = Arc::clone(&telephone) as Arc<dyn LocalMedia>;
+    let (sfu, now) = (&mut bench.sfu, bench.now);
+    sfu.connect_local(connection, admission, media, now);
+    bench.ask(
+        connection,
+        Request::AddTrack(view::microphone(identity, false)),
+    );
+    (connection, telephone)
+}
+
+fn track_of(bench: &Bench, identity: &str) -> String {
+    let inside = bench.sfu.list_participants("kitchen").unwrap();
+    let inside = inside.iter().find(|inside| inside.identity == identity);
+    inside.unwrap().tracks[0].sid.clone()
+}
+
+#[test]
+fn two_relay_to_each_other_while_nobody_else_is_there() {
+    let mut bench = Bench::new(|_| ());
+    let (_, ann) = call(&mut bench, "ann", true);
+    assert!(!ann.relays());
+    let (bobs, bob) = call(&mut bench, "bob", true);
+    assert!(ann.relays_to(&bob) && bob.relays_to(&ann));
+    // Whoever it is, and whatever they hear or say: also who is hidden.
+    let eve = bench.join_with("eve", |claims| claims.video.hidden = true);
+    assert!(!ann.relays() && !bob.relays());
+    bench.ask(eve, Request::Leave(proto::LeaveRequest::default()));
+    assert!(ann.relays_to(&bob) && bob.relays_to(&ann));
+    let (carols, carol) = call(&mut bench, "carol", true);
+    assert!(!ann.relays() && !bob.relays() && !carol.relays());
+    bench.ask(carols, Request::Leave(proto::LeaveRequest::default()));
+    assert!(ann.relays_to(&bob) && bob.relays_to(&ann));
+    bench.ask(bobs, Request::Leave(proto::LeaveRequest::default()));
+    assert!(!ann.relays() && !bob.relays());
+}
+
+#[test]
+fn who_is_muted_or_not_subscribed_to_is_not_relayed() {
+    let mut bench = Bench::new(|_| ());
+    let (_, ann) = call(&mut bench, "ann", true);
+    let (bobs, bob) = call(&mut bench, "bob", true);
+    let sid = track_of(&bench, "bob");
+    for muted in [true, false] {
+        let request = proto::MuteTrackRequest {
+            sid: sid.clone(),
+            muted,
+        };
+        bench.ask(bobs, Request::Mute(request));
+        assert_eq!((ann.relays(), bob.relays()), (true, !muted));
+    }
+    let sid = track_of(&bench, "ann");
+    for subscribe in [false, true] {
+        let request = proto::UpdateSubscription {
+            track_sids: vec![sid.clone()],
+            subscribe,
+            ..Default::default()
+        };
+        bench.ask(bobs, Request::Subscription(request));
+        assert_eq!((ann.relays(), bob.relays()), (subscribe, true));
+    }
+    let moved = bench
+        .sfu
+        .move_participant("kitchen", "bob", "cellar", bench.now);
+    moved.unwrap();
+    assert!(!ann.relays() && !bob.relays());
+}
+
+/// A session has no packets of a telephone to give and takes none, and who is not in this process does neither.
+#[test]
+fn others_than_telephones_are_forwarded_to() {
+    let mut bench = Bench::new(|_| ());
+    let (_, ann) = call(&mut bench, "ann", true);
+    let (agents, agent) = call(&mut bench, "agent", false);
+    assert!(!ann.relays() && agent.relays_to(&ann));
+    bench.ask(agents, Request::Leave(proto::LeaveRequest::default()));
+    bench.join("web");
+    bench.pass(Duration::from_secs(1));
+    assert!(!ann.relays());
+}
