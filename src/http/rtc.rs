@@ -236,7 +236,8 @@ impl RoomDetails {
         Self {
             sid: room.sid,
             name: room.name,
-            num_participants: room.num_participants,
+            // A deployment counts them some time later, and no agents.
+            num_participants: u32::try_from(participants.len()).unwrap_or(u32::MAX),
             max_participants: room.max_participants,
             creation_time: room.creation_time,
             metadata: room.metadata,

@@ -2,6 +2,7 @@
 
 pub mod events;
 pub mod human_speech;
+pub mod livekit;
 pub mod models;
 pub mod redis;
 

@@ -1,7 +1,7 @@
 //! Sessions in rooms with participants that use LiveKit's clients: both hear each other.
 
-mod failures;
-mod tenants;
+pub mod failures;
+pub mod tenants;
 mod words;
 
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use vivavoce::audio::{Layout, SampleRate, wav};
 use super::client::{Client, Kind};
 use super::{admission, ask, join, keyed_server, server, server_elsewhere};
 use crate::harness::*;
-use crate::session::client::{Session, config};
+use crate::session::client::{Event, Session, config};
 use crate::session::recorded::stored;
 
-const AGENT: &str = "voice-agent";
+pub const AGENT: &str = "voice-agent";
 
 /// Speech in a file, as the voice of a person in a room.
 async fn spoken(server: &Server, folder: &TempDir, text: &str) -> PathBuf {
@@ -36,8 +36,15 @@ fn understood(file: &Path) -> String {
 
 /// What a session has understood so far.
 fn heard(session: &Session) -> String {
+    heard_where(session, |_| true)
+}
+
+/// The same of certain results.
+fn heard_where(session: &Session, which: impl Fn(&Event) -> bool) -> String {
     let results = session.events_of("stt_result");
-    let finals = results.iter().filter(|result| result.is("is_final"));
+    let finals = results
+        .iter()
+        .filter(|result| result.is("is_final") && which(result));
     finals
         .map(|result| result.text("transcript").to_owned() + " ")
         .collect()
@@ -45,7 +52,7 @@ fn heard(session: &Session) -> String {
 
 /// Somebody says a text until a session has understood most of it: on a machine with much else to do the sound of a
 /// program's microphone has holes.
-async fn says_until_heard(
+pub async fn says_until_heard(
     ann: &mut Client,
     session: &mut Session,
     file: &Path,
@@ -76,7 +83,7 @@ fn file_of(layout: Layout, samples: &[i16]) -> Vec<u8> {
 }
 
 /// A loading sound of 600 Hz.
-fn clip() -> String {
+pub fn clip() -> String {
     let layout = Layout::mono(SampleRate::HZ_48000);
     let sample = |at: usize| {
         let phase = at as f64 * std::f64::consts::TAU * 600.0 / 48_000.0;
@@ -86,24 +93,27 @@ fn clip() -> String {
     base64::engine::general_purpose::STANDARD.encode(file_of(layout, &samples))
 }
 
-/// A person with LiveKit's client for Python and a session of this server, in the rooms of that one, talk.
-async fn talk(server: &Server, rooms: &Server, stream_id: &str) {
+/// What the server shows of a room.
+async fn shown(server: &Server, room: &str) -> Value {
+    let path = format!("/rtc/rooms/{room}");
+    let (status, shown) = ask(server, Method::GET, &path, None, &Value::Null).await;
+    assert_eq!(status, 200, "{shown}");
+    shown
+}
+
+/// A person with LiveKit's client for Python and a session talk in this room, to which clients connect at this address.
+pub async fn talk(server: &Server, url: &str, room: &str) {
     let folder = tempfile::tempdir().unwrap();
     let config = config(json!({
-        "stream_id": stream_id,
-        "rtc": {"room_name": "kitchen", "enable_recording": true},
+        "stream_id": room,
+        "rtc": {"room_name": room, "enable_recording": true},
         "loading_audio": {"data": clip(), "format": "wav"},
     }));
     let mut session = Session::open(server, config).await;
     let ready = session.events_of("ready").remove(0);
-    assert_eq!(ready.text("rtc_room_name"), "kitchen");
-    let (_, token) = admission(rooms, "kitchen", "ann").await;
-    let url = rooms.url.replacen("http", "ws", 1);
-    if std::ptr::eq(server, rooms) {
-        assert_eq!(ready.text("rtc_url"), url);
-    }
-    let mut ann = Client::start(Kind::Python, &url, "ann", &token, &json!({}));
-    ann.connected().await;
+    assert_eq!(ready.text("rtc_room_name"), room);
+    assert_eq!(ready.text("rtc_url"), url);
+    let mut ann = join(server, Kind::Python, room, "ann").await;
     let connected = session.next("participant_connected").await;
     assert_eq!(connected["participant"]["identity"], "ann");
 
@@ -150,20 +160,20 @@ async fn talk(server: &Server, rooms: &Server, stream_id: &str) {
     session.command("loading_stop").await;
     ann.hears(AGENT, 0).await;
 
-    let (_, room) = ask(rooms, Method::GET, "/rtc/rooms/kitchen", None, &Value::Null).await;
-    if std::ptr::eq(server, rooms) {
-        assert_eq!(room["active_recording"], true, "{room}");
-    }
-    assert_eq!(room["num_participants"], 2, "{room}");
+    let now = shown(server, room).await;
+    // A deployment shows recordings of its own alone.
+    let embedded = server.url.replacen("http", "ws", 1) == url;
+    assert_eq!(now["active_recording"], embedded, "{now}");
+    assert_eq!(now["num_participants"], 2, "{now}");
     session.close().await;
     ann.wait("participant_disconnected", &json!({"identity": AGENT}))
         .await;
-    let (_, room) = ask(rooms, Method::GET, "/rtc/rooms/kitchen", None, &Value::Null).await;
-    assert_eq!(room["active_recording"], false, "{room}");
+    let now = shown(server, room).await;
+    assert_eq!(now["active_recording"], false, "{now}");
     ann.leave().await;
 
     // The recording holds both sides.
-    let sound = stored(server, stream_id).await;
+    let sound = stored(server, room).await;
     let file = folder.path().join("recording.ogg");
     std::fs::write(&file, sound).unwrap();
     for (channel, text) in [(0, SENTENCES[2]), (1, SENTENCES[6])] {
@@ -190,25 +200,24 @@ async fn talk(server: &Server, rooms: &Server, stream_id: &str) {
 #[tokio::test]
 async fn a_person_and_a_session_talk_in_an_embedded_room() {
     let server = server();
-    talk(&server, &server, "in-the-box").await;
+    let url = server.url.replacen("http", "ws", 1);
+    talk(&server, &url, "kitchen").await;
 }
 
 #[tokio::test]
 async fn a_person_and_a_session_talk_in_a_room_of_a_deployment() {
     let deployment = keyed_server();
     let url = deployment.url.replacen("http", "ws", 1);
-    let server = server_elsewhere(&url, &[]);
-    talk(&server, &deployment, "elsewhere").await;
+    talk(&server_elsewhere(&url, &[]), &url, "kitchen").await;
 }
 
-#[tokio::test]
-async fn a_person_in_a_browser_talks_with_a_session() {
-    let server = server();
+/// A person in Chromium and a session talk in this room.
+pub async fn talk_in_a_browser(server: &Server, room: &str) {
     let folder = tempfile::tempdir().unwrap();
-    let rtc = json!({"room_name": "kitchen"});
-    let mut session = Session::open(&server, config(json!({"rtc": rtc}))).await;
-    let file = spoken(&server, &folder, SENTENCES[3]).await;
-    let (url, token) = admission(&server, "kitchen", "ann").await;
+    let rtc = json!({"room_name": room});
+    let mut session = Session::open(server, config(json!({"rtc": rtc}))).await;
+    let file = spoken(server, &folder, SENTENCES[3]).await;
+    let (url, token) = admission(server, room, "ann").await;
     let options = json!({"microphone": file});
     let mut ann = Client::start(Kind::Browser, &url, "ann", &token, &options);
     ann.connected().await;
@@ -240,22 +249,19 @@ async fn a_person_in_a_browser_talks_with_a_session() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_removed_or_killed_leaves_its_room() {
-    let server = server();
-    let mut ann = join(&server, Kind::Python, "kitchen", "ann").await;
-    let rtc = json!({"room_name": "kitchen", "service_participant_identity": "helper", "service_participant_name": "Helper"});
-    let mut session = Session::open(&server, config(json!({"rtc": rtc}))).await;
+async fn a_person_in_a_browser_talks_with_a_session() {
+    talk_in_a_browser(&server(), "kitchen").await;
+}
+
+/// Sessions in this room are removed, and lose their client.
+pub async fn leave_when_they_must(server: &Server, room: &str) {
+    let mut ann = join(server, Kind::Python, room, "ann").await;
+    let rtc = json!({"room_name": room, "service_participant_identity": "helper", "service_participant_name": "Helper"});
+    let mut session = Session::open(server, config(json!({"rtc": rtc}))).await;
     ann.wait("participant_connected", &json!({"identity": "helper"}))
         .await;
-    let (_, room) = ask(
-        &server,
-        Method::GET,
-        "/rtc/rooms/kitchen",
-        None,
-        &Value::Null,
-    )
-    .await;
-    let participants = room["participants"].as_array().unwrap();
+    let now = shown(server, room).await;
+    let participants = now["participants"].as_array().unwrap();
     let helper = participants
         .iter()
         .find(|one| one["identity"] == "helper")
@@ -264,8 +270,8 @@ async fn a_session_that_is_removed_or_killed_leaves_its_room() {
         (&helper["kind"], &helper["name"]),
         (&json!("AGENT"), &json!("Helper"))
     );
-    let body = json!({"room_name": "kitchen", "participant_identity": "helper"});
-    let (status, answer) = ask(&server, Method::DELETE, "/rtc/participant", None, &body).await;
+    let body = json!({"room_name": room, "participant_identity": "helper"});
+    let (status, answer) = ask(server, Method::DELETE, "/rtc/participant", None, &body).await;
     assert_eq!(status, 200, "{answer}");
     let event = session.next("provider_event").await;
     assert_eq!((event.text("kind"), event.text("state")), ("rtc", "failed"));
@@ -274,12 +280,119 @@ async fn a_session_that_is_removed_or_killed_leaves_its_room() {
         .await;
 
     // A client that vanishes takes its session out of the room.
-    let rtc = json!({"room_name": "kitchen", "service_participant_identity": "second"});
-    let session = Session::open(&server, config(json!({"rtc": rtc}))).await;
+    let rtc = json!({"room_name": room, "service_participant_identity": "second"});
+    let session = Session::open(server, config(json!({"rtc": rtc}))).await;
     ann.wait("participant_connected", &json!({"identity": "second"}))
         .await;
     drop(session);
     ann.wait("participant_disconnected", &json!({"identity": "second"}))
         .await;
     ann.leave().await;
+}
+
+#[tokio::test]
+async fn a_session_that_is_removed_or_killed_leaves_its_room() {
+    leave_when_they_must(&server(), "kitchen").await;
+}
+
+/// Two people say different things at the same time.
+pub async fn transcribes_each(server: &Server, room: &str) {
+    let rtc = json!({"room_name": room, "stt_mode": "per_participant"});
+    let session = Session::open(server, config(json!({"rtc": rtc}))).await;
+    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let texts = [SENTENCES[2], SENTENCES[6]];
+    let mut ann = join(server, Kind::Python, room, "ann").await;
+    let mut bob = join(server, Kind::Python, room, "bob").await;
+    let [mut of_ann, mut of_bob] = [json!({"do": "say"}), json!({"do": "say"})];
+    of_ann["file"] = json!(spoken(server, &folders[0], texts[0]).await);
+    of_bob["file"] = json!(spoken(server, &folders[1], texts[1]).await);
+    let of = |identity| heard_where(&session, |result| result["identity"] == identity);
+    let understood = || {
+        let heard = ["ann", "bob"].map(of);
+        [0, 1].map(|who| share_of_words(texts[who], &heard[who]))
+    };
+    // On a machine with much else to do the sound of a program's microphone has holes.
+    for _ in 0..4 {
+        let said = tokio::join!(ann.command(of_ann.clone()), bob.command(of_bob.clone()));
+        (of_ann["sid"], of_bob["sid"]) = (said.0["sid"].clone(), said.1["sid"].clone());
+        for _ in 0..50 {
+            if understood().iter().all(|share| *share >= 0.7) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    let heard = ["ann", "bob"].map(of);
+    assert!(understood().iter().all(|share| *share >= 0.7), "{heard:?}");
+    // Neither said what the other one did.
+    assert!(share_of_words(texts[0], &heard[1]) < 0.5, "{heard:?}");
+    assert!(share_of_words(texts[1], &heard[0]) < 0.5, "{heard:?}");
+    session.close().await;
+    ann.leave().await;
+    bob.leave().await;
+}
+
+#[tokio::test]
+async fn each_participant_is_transcribed_by_name() {
+    transcribes_each(&server(), "kitchen").await;
+}
+
+/// A session is cut off while it speaks, and speaks again.
+pub async fn is_cut(server: &Server, room: &str) {
+    let mut session = Session::open(server, config(json!({"rtc": {"room_name": room}}))).await;
+    let mut ann = join(server, Kind::Python, room, "ann").await;
+    ann.wait("track_subscribed", &json!({"identity": AGENT}))
+        .await;
+    session.speak("a", &SENTENCES.join(" ")).await;
+    ann.hears_anything_of(AGENT).await;
+    session.command("clear").await;
+    let cut = session.next("tts_interrupted").await;
+    assert_eq!(cut["id"], "a");
+    assert!(words(cut.text("heard_text")).len() < 40, "{cut}");
+    ann.hears(AGENT, 0).await;
+    session.speak("b", SENTENCES[6]).await;
+    ann.hears_anything_of(AGENT).await;
+    session.completion_of("b").await;
+    session.close().await;
+    ann.leave().await;
+}
+
+#[tokio::test]
+async fn a_session_that_is_cut_off_falls_silent() {
+    is_cut(&server(), "kitchen").await;
+}
+
+/// A session deletes its room, and whoever is in it is told. Of a room that it made and that is empty it leaves nothing.
+pub async fn ends_with_its_room(server: &Server, room: &str) {
+    let enters = |identity: &str, delete: &str| {
+        let rtc = json!({
+            "room_name": room, "service_participant_identity": identity, "delete_room": delete,
+        });
+        Session::open(server, config(json!({"rtc": rtc})))
+    };
+    let mut stays = enters("stays", "never").await;
+    let mut ann = join(server, Kind::Python, room, "ann").await;
+    enters("deletes", "always").await.close().await;
+    let event = stays.next("provider_event").await;
+    assert_eq!(
+        (event.text("kind"), event.text("state")),
+        ("rtc", "failed"),
+        "{event}"
+    );
+    assert!(event.text("message").contains("deleted"), "{event}");
+    assert_eq!(stays.closed().await, 1000);
+    let left = ann.wait("disconnected", &json!({})).await;
+    assert_eq!(left["reason"], 5, "{left}");
+
+    enters("alone", "auto").await.close().await;
+    let path = format!("/rtc/rooms/{room}");
+    let there = async || ask(server, Method::GET, &path, None, &Value::Null).await.0 == 200;
+    while there().await {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_session_ends_with_its_room_and_deletes_its_own() {
+    ends_with_its_room(&server(), "kitchen").await;
 }

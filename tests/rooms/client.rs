@@ -233,6 +233,20 @@ impl Client {
         );
     }
 
+    /// Waits until the samples received from somebody are not silent.
+    pub async fn hears_anything_of(&mut self, identity: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        let command = json!({"do": "measure", "identity": identity});
+        while self.command(command.clone()).await["hertz"] == 0 {
+            assert!(
+                Instant::now() < deadline,
+                "{} hears nothing from {identity}",
+                self.identity
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     /// Leaves, and waits until the program has ended.
     pub async fn leave(mut self) {
         drop(self.stdin.take());

@@ -14,11 +14,9 @@ use livekit_api::webhooks::WebhookReceiver;
 use serde_json::{Value, json};
 
 use super::client::Kind;
-use super::{join, server_with};
+use super::{KEY, SECRET, join, server_elsewhere, server_with};
+use crate::harness::livekit::LiveKit;
 use crate::harness::{Server, client, eventually};
-
-const KEY: &str = "key";
-const SECRET: &str = "a secret of at least thirty-two bytes";
 
 /// What was posted.
 #[derive(Debug, Clone)]
@@ -133,6 +131,56 @@ const LIFE: [&str; 6] = [
     "room_finished",
 ];
 
+/// Somebody whom a server lets in publishes in a room at this address and leaves it, and it is deleted. Gives the track.
+async fn live(server: &Server, rooms: &str) -> String {
+    let mut ann = join(server, Kind::Python, "kitchen", "ann").await;
+    let sid = ann.publish(440).await;
+    // A track that ends before it is negotiated has never been published.
+    let api = RoomClient::with_api_key(rooms, KEY, SECRET);
+    while api.list_participants("kitchen").await.unwrap()[0]
+        .tracks
+        .is_empty()
+    {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    ann.command(json!({"do": "unpublish", "sid": sid})).await;
+    ann.leave().await;
+    api.delete_room("kitchen").await.unwrap();
+    sid
+}
+
+/// Waits until a server has taken each event of that life, once.
+async fn has_taken_each(server: &Server) {
+    for name in LIFE {
+        let line = format!("room_events_total{{event=\"{name}\"}} 1");
+        for attempt in 0.. {
+            let page = client().get(format!("{}/metrics", server.url)).send().await;
+            let page = page.unwrap().text().await.unwrap();
+            if page.contains(&line) {
+                break;
+            }
+            assert!(attempt < 100, "{line} is not in {page}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+/// LiveKit's own server posts to ours.
+#[actix_web::test]
+async fn the_life_of_a_room_of_livekits_own_server_is_told_by_it() {
+    let mut livekit = LiveKit::prepared();
+    let server = server_elsewhere(&livekit.url, &[]);
+    livekit.start(&posting_to(&server));
+    live(&server, &livekit.url.replace("ws", "http")).await;
+    has_taken_each(&server).await;
+}
+
+/// Settings of LiveKit's server that posts to this one.
+pub fn posting_to(server: &Server) -> String {
+    let url = format!("{}/rtc/webhook", server.url);
+    format!("webhook: {{api_key: {KEY}, urls: ['{url}']}}")
+}
+
 #[actix_web::test]
 async fn the_life_of_a_room_is_told_in_order_signed_as_livekits_packages_check_it() {
     let inbox = Inbox::default();
@@ -147,19 +195,7 @@ async fn the_life_of_a_room_is_told_in_order_signed_as_livekits_packages_check_i
     ]);
     let urls = format!("{},{}/rtc/webhook", inbox.open(), other.url);
     let server = telling(&urls);
-    let mut ann = join(&server, Kind::Python, "kitchen", "ann").await;
-    let sid = ann.publish(440).await;
-    // A track that ends before it is negotiated has never been published.
-    let api = RoomClient::with_api_key(&server.url, KEY, SECRET);
-    while api.list_participants("kitchen").await.unwrap()[0]
-        .tracks
-        .is_empty()
-    {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    ann.command(json!({"do": "unpublish", "sid": sid})).await;
-    ann.leave().await;
-    api.delete_room("kitchen").await.unwrap();
+    let sid = live(&server, &server.url).await;
     for attempt in 0..600 {
         if inbox.names().len() >= LIFE.len() {
             break;
@@ -207,22 +243,7 @@ async fn the_life_of_a_room_is_told_in_order_signed_as_livekits_packages_check_i
         assert!(read[LIFE.len()]["error"].is_string(), "{script}: {read:?}");
     }
 
-    // The other server has taken each of them once.
-    let counted = async || {
-        let answer = client().get(format!("{}/metrics", other.url)).send().await;
-        answer.unwrap().text().await.unwrap()
-    };
-    for name in LIFE {
-        let line = format!("room_events_total{{event=\"{name}\"}} 1");
-        for attempt in 0.. {
-            let page = counted().await;
-            if page.contains(&line) {
-                break;
-            }
-            assert!(attempt < 100, "{line} is not in {page}");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    }
+    has_taken_each(&other).await;
 }
 
 #[actix_web::test]

@@ -26,7 +26,12 @@ pub struct Proxy {
 impl Proxy {
     /// In front of a server.
     pub async fn before(server: &Server) -> Self {
-        let target = server.url.strip_prefix("http://").unwrap().to_owned();
+        Self::to(&server.url).await
+    }
+
+    /// In front of what is at this address.
+    pub async fn to(url: &str) -> Self {
+        let target = url.split_once("://").unwrap().1.to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("ws://{}", listener.local_addr().unwrap());
         let asked = Arc::<Mutex<Vec<String>>>::default();

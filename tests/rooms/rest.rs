@@ -81,51 +81,43 @@ fn claims(token: &str) -> Value {
     serde_json::from_slice(&bytes).unwrap()
 }
 
-#[tokio::test]
-async fn a_room_is_its_tenants_alone() {
-    let server = with_tenants(&[]);
-    let token = |room: &'static str, tenant| {
-        let server = &server;
-        async move {
-            ask(
-                server,
-                Method::POST,
-                "/rtc/token",
-                Some(tenant),
-                &wish(room),
-            )
-            .await
-        }
+/// Rooms whose names begin so are the tenants' who made them.
+pub async fn belongs_to_its_tenant(server: &Server, prefix: &str) {
+    let [of_a, of_b] = ["of-a", "of-b"].map(|room| format!("{prefix}{room}"));
+    let token = async |room: &str, tenant| {
+        ask(
+            server,
+            Method::POST,
+            "/rtc/token",
+            Some(tenant),
+            &wish(room),
+        )
+        .await
     };
-    assert_eq!(outcome(&token("of-a", A).await), (200, ""));
-    assert_eq!(outcome(&token("of-b", B).await), (200, ""));
-    assert_eq!(outcome(&token("of-a", A).await), (200, ""));
-    assert_eq!(
-        outcome(&token("of-a", B).await),
-        (403, "ROOM_ACCESS_DENIED")
-    );
-    assert_eq!(outcome(&token("of-a", NOBODY).await), (200, ""));
+    assert_eq!(outcome(&token(&of_a, A).await), (200, ""));
+    assert_eq!(outcome(&token(&of_b, B).await), (200, ""));
+    assert_eq!(outcome(&token(&of_a, A).await), (200, ""));
+    assert_eq!(outcome(&token(&of_a, B).await), (403, "ROOM_ACCESS_DENIED"));
+    assert_eq!(outcome(&token(&of_a, NOBODY).await), (200, ""));
 
-    let get = |path: &'static str, tenant| {
-        let server = &server;
-        async move { ask(server, Method::GET, path, Some(tenant), &Value::Null).await }
-    };
+    let get =
+        async |path: &str, tenant| ask(server, Method::GET, path, Some(tenant), &Value::Null).await;
     for (tenant, names) in [
-        (A, vec!["of-a"]),
-        (B, vec!["of-b"]),
-        (NOBODY, vec!["of-a", "of-b"]),
+        (A, vec![&of_a]),
+        (B, vec![&of_b]),
+        (NOBODY, vec![&of_a, &of_b]),
     ] {
         let (status, list) = get("/rtc/rooms", tenant).await;
         assert_eq!(status, 200);
-        let shown: Vec<_> = list["rooms"]
-            .as_array()
-            .unwrap()
-            .iter()
+        let shown = list["rooms"].as_array().unwrap().iter();
+        let shown: Vec<_> = shown
             .map(|room| room["name"].as_str().unwrap())
+            .filter(|name| name.starts_with(prefix))
             .collect();
         assert_eq!(shown, names);
     }
-    let (status, room) = get("/rtc/rooms/of-a", A).await;
+    let path = format!("/rtc/rooms/{of_a}");
+    let (status, room) = get(&path, A).await;
     assert_eq!(status, 200);
     assert!(room["sid"].as_str().unwrap().starts_with("RM_"), "{room}");
     assert_eq!(room["metadata"], r#"{"auth_id":"a"}"#);
@@ -138,23 +130,25 @@ async fn a_room_is_its_tenants_alone() {
         (&json!(0), &json!(0), &json!(false))
     );
     assert_eq!(room["participants"], json!([]));
-    assert_eq!(outcome(&get("/rtc/rooms/of-a", NOBODY).await), (200, ""));
+    assert_eq!(outcome(&get(&path, NOBODY).await), (200, ""));
     // What is another's looks as if it were not there.
-    let [foreign, missing] = [
-        get("/rtc/rooms/of-a", B).await,
-        get("/rtc/rooms/nowhere", B).await,
-    ];
+    let missing = format!("/rtc/rooms/{prefix}nowhere");
+    let [foreign, missing] = [get(&path, B).await, get(&missing, B).await];
     assert_eq!(outcome(&foreign), (404, "ROOM_NOT_FOUND"));
     assert_eq!(foreign, missing);
 }
 
 #[tokio::test]
-async fn of_two_tenants_who_race_for_a_new_room_one_owns_it() {
-    let server = with_tenants(&[]);
-    for round in 0..20 {
-        let room = format!("race-{round}");
+async fn a_room_is_its_tenants_alone() {
+    belongs_to_its_tenant(&with_tenants(&[]), "").await;
+}
+
+/// Two tenants ask for so many new rooms at the same time.
+pub async fn one_of_two_wins(server: &Server, prefix: &str, rounds: usize) {
+    for round in 0..rounds {
+        let room = format!("{prefix}race-{round}");
         let body = wish(&room);
-        let ask = |tenant| ask(&server, Method::POST, "/rtc/token", Some(tenant), &body);
+        let ask = |tenant| ask(server, Method::POST, "/rtc/token", Some(tenant), &body);
         let (a, b) = tokio::join!(ask(A), ask(B));
         let mut statuses = [a.0, b.0];
         statuses.sort_unstable();
@@ -163,48 +157,47 @@ async fn of_two_tenants_who_race_for_a_new_room_one_owns_it() {
 }
 
 #[tokio::test]
+async fn of_two_tenants_who_race_for_a_new_room_one_owns_it() {
+    one_of_two_wins(&with_tenants(&[]), "", 20).await;
+}
+
+/// Whether a tenant may claim a room that is nobody's, by the server's setting.
+pub async fn is_claimed(server: &Server, room: &str, allowed: bool) {
+    let (_, answer) = ask(
+        server,
+        Method::POST,
+        "/rtc/token",
+        Some(NOBODY),
+        &wish(room),
+    )
+    .await;
+    let [url, token] = ["rtc_url", "token"].map(|field| answer[field].as_str().unwrap());
+    let mut ann = super::Client::start(Kind::Python, url, "ann", token, &json!({}));
+    ann.connected().await;
+    let path = format!("/rtc/rooms/{room}");
+    let shown = async || {
+        ask(server, Method::GET, &path, Some(A), &Value::Null)
+            .await
+            .0
+    };
+    assert_eq!(shown().await, 404, "it has no owner yet");
+    let (status, answer) = ask(server, Method::POST, "/rtc/token", Some(A), &wish(room)).await;
+    assert_eq!(status, if allowed { 200 } else { 403 }, "{answer}");
+    assert_eq!(shown().await, if allowed { 200 } else { 404 });
+    ann.leave().await;
+}
+
+#[tokio::test]
 async fn a_room_without_an_owner_is_claimed_where_that_is_allowed() {
-    for (allowed, expected) in [("true", 200), ("false", 403)] {
-        let server = with_tenants(&[("AUTH_CLAIM_UNOWNED_ROOMS", allowed)]);
-        let url = server.url.replacen("http", "ws", 1);
-        let (_, answer) = ask(
-            &server,
-            Method::POST,
-            "/rtc/token",
-            Some(NOBODY),
-            &wish("free"),
-        )
-        .await;
-        let token = answer["token"].as_str().unwrap();
-        let mut ann = super::Client::start(Kind::Python, &url, "ann", token, &json!({}));
-        ann.connected().await;
-        let (status, _) = ask(
-            &server,
-            Method::GET,
-            "/rtc/rooms/free",
-            Some(A),
-            &Value::Null,
-        )
-        .await;
-        assert_eq!(status, 404, "it has no owner yet");
-        let (status, answer) =
-            ask(&server, Method::POST, "/rtc/token", Some(A), &wish("free")).await;
-        assert_eq!(status, expected, "{answer}");
-        let (status, _) = ask(
-            &server,
-            Method::GET,
-            "/rtc/rooms/free",
-            Some(A),
-            &Value::Null,
-        )
-        .await;
-        assert_eq!(status, if expected == 200 { 200 } else { 404 });
-        ann.leave().await;
+    for allowed in [true, false] {
+        let setting = allowed.to_string();
+        let server = with_tenants(&[("AUTH_CLAIM_UNOWNED_ROOMS", &setting)]);
+        is_claimed(&server, "free", allowed).await;
     }
 }
 
-/// Ann is in the room as the protocol describes a participant, with this track.
-fn assert_shown(room: &Value, track: &str) {
+/// Ann is in the room as the protocol describes a participant, with this track of this type.
+fn assert_shown(room: &Value, track: &str, mime: &str) {
     let [shown] = &room["participants"].as_array().unwrap()[..] else {
         panic!("{room}")
     };
@@ -241,6 +234,7 @@ fn assert_shown(room: &Value, track: &str) {
             &json!(true)
         )
     );
+    assert_eq!(shown["metadata"], "hers");
     let [published] = &shown["tracks"].as_array().unwrap()[..] else {
         panic!("{shown}")
     };
@@ -258,14 +252,12 @@ fn assert_shown(room: &Value, track: &str) {
             &json!(false)
         )
     );
-    assert_eq!(published["mime_type"], "audio/opus");
+    assert_eq!(published["mime_type"], mime);
 }
 
-/// Every refusal of the two paths that change something, in the order of their checks.
-#[tokio::test]
-async fn participants_are_removed_and_muted_by_whom_the_room_belongs_to() {
-    let server = with_tenants(&[]);
-    let (status, answer) = ask(&server, Method::POST, "/rtc/token", Some(A), &wish("room")).await;
+/// Every refusal of the two paths that change something, in the order of their checks. Sound is shown with this type.
+pub async fn removes_and_mutes(server: &Server, room: &str, mime: &str) {
+    let (status, answer) = ask(server, Method::POST, "/rtc/token", Some(A), &wish(room)).await;
     assert_eq!(status, 200, "{answer}");
     let url = answer["rtc_url"].as_str().unwrap();
     let mut ann = super::Client::start(
@@ -277,63 +269,61 @@ async fn participants_are_removed_and_muted_by_whom_the_room_belongs_to() {
     );
     ann.connected().await;
     let track = ann.publish(440).await;
-    // It is a track of the room when its media has been negotiated.
-    let mut room = Value::Null;
-    for _ in 0..100 {
-        (_, room) = ask(
-            &server,
-            Method::GET,
-            "/rtc/rooms/room",
-            Some(A),
-            &Value::Null,
-        )
+    ann.command(json!({"do": "metadata", "metadata": "hers"}))
         .await;
-        if room["participants"][0]["is_publisher"] == true {
+    // It is a track of the room when its media has been negotiated.
+    let path = format!("/rtc/rooms/{room}");
+    let mut shown = Value::Null;
+    for _ in 0..100 {
+        (_, shown) = ask(server, Method::GET, &path, Some(A), &Value::Null).await;
+        let ann = &shown["participants"][0];
+        if ann["is_publisher"] == true && ann["metadata"] == "hers" {
             break;
         }
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    assert_shown(&room, &track);
+    assert_shown(&shown, &track, mime);
 
     let mute = |room: &str, identity: &str, sid: &str| json!({"room_name": room, "participant_identity": identity, "track_sid": sid, "muted": true});
     let path = "/rtc/participant/mute";
     for (tenant, body, expected) in [
         (A, mute("", "ann", &track), (400, "INVALID_REQUEST")),
-        (A, mute("room", "", &track), (400, "INVALID_REQUEST")),
-        (A, mute("room", "ann", ""), (400, "INVALID_REQUEST")),
+        (A, mute(room, "", &track), (400, "INVALID_REQUEST")),
+        (A, mute(room, "ann", ""), (400, "INVALID_REQUEST")),
         (A, mute("nowhere", "ann", &track), (404, "ROOM_NOT_FOUND")),
-        (B, mute("room", "ann", &track), (404, "ROOM_NOT_FOUND")),
-        (
-            A,
-            mute("room", "bob", &track),
-            (404, "PARTICIPANT_NOT_FOUND"),
-        ),
-        (A, mute("room", "ann", "TR_none"), (404, "TRACK_NOT_FOUND")),
-        (A, mute("room", "ann", &track), (200, "")),
+        (B, mute(room, "ann", &track), (404, "ROOM_NOT_FOUND")),
+        (A, mute(room, "bob", &track), (404, "PARTICIPANT_NOT_FOUND")),
+        (A, mute(room, "ann", "TR_none"), (404, "TRACK_NOT_FOUND")),
+        (A, mute(room, "ann", &track), (200, "")),
     ] {
-        let answer = ask(&server, Method::POST, path, Some(tenant), &body).await;
+        let answer = ask(server, Method::POST, path, Some(tenant), &body).await;
         assert_eq!(outcome(&answer), expected, "{body}: {answer:?}");
     }
     ann.next("track_muted", &json!({"sid": track})).await;
-    let body = json!({"room_name": "room", "participant_identity": "ann", "track_sid": track, "muted": false});
-    let (status, answer) = ask(&server, Method::POST, path, Some(A), &body).await;
+    let body = json!({"room_name": room, "participant_identity": "ann", "track_sid": track, "muted": false});
+    let (status, answer) = ask(server, Method::POST, path, Some(A), &body).await;
     assert_eq!((status, &answer["muted"]), (200, &json!(false)), "{answer}");
 
     let remove =
         |room: &str, identity: &str| json!({"room_name": room, "participant_identity": identity});
     let path = "/rtc/participant";
     for (tenant, body, expected) in [
-        (A, remove("room", " "), (400, "INVALID_REQUEST")),
+        (A, remove(room, " "), (400, "INVALID_REQUEST")),
         (A, remove("nowhere", "ann"), (404, "ROOM_NOT_FOUND")),
-        (B, remove("room", "ann"), (404, "ROOM_NOT_FOUND")),
-        (A, remove("room", "bob"), (404, "PARTICIPANT_NOT_FOUND")),
-        (A, remove("room", "ann"), (200, "")),
+        (B, remove(room, "ann"), (404, "ROOM_NOT_FOUND")),
+        (A, remove(room, "bob"), (404, "PARTICIPANT_NOT_FOUND")),
+        (A, remove(room, "ann"), (200, "")),
     ] {
-        let answer = ask(&server, Method::DELETE, path, Some(tenant), &body).await;
+        let answer = ask(server, Method::DELETE, path, Some(tenant), &body).await;
         assert_eq!(outcome(&answer), expected, "{body}: {answer:?}");
     }
     let left = ann.next("disconnected", &json!({})).await;
     assert_eq!(left["reason"], 4, "removed by the server");
+}
+
+#[tokio::test]
+async fn participants_are_removed_and_muted_by_whom_the_room_belongs_to() {
+    removes_and_mutes(&with_tenants(&[]), "room", "audio/opus").await;
 }
 
 #[tokio::test]

@@ -108,6 +108,15 @@ pub struct OpenRoom {
     pub created: bool,
 }
 
+/// Whether a session may stay in a room of a deployment that it has joined anew: a deployment that has forgotten the room has
+/// forgotten whose it was, and lets anybody join. A room that is nobody's is the tenant's again.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "Result<(), RoomsError>")]
+pub struct ReturnToRoom {
+    pub access: Access,
+    pub room: String,
+}
+
 /// Lists the rooms that a caller may see.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<Vec<Room>, RoomsError>")]
@@ -471,6 +480,19 @@ impl Rooms {
         })
     }
 
+    async fn take_back(&self, wish: &ReturnToRoom) -> Result<(), RoomsError> {
+        if let Some(tenant) = wish.access.tenant() {
+            return self.give(&wish.room, tenant).await;
+        }
+        let room = self.provider.room(&wish.room).await?;
+        let room = room.ok_or(RoomsError::NoRoom)?;
+        if Owner::of(&room.metadata).lets(&wish.access) {
+            Ok(())
+        } else {
+            Err(RoomsError::AccessDenied)
+        }
+    }
+
     /// Whoever nobody knows is in no room of a call, and puts nobody out. The rooms of this process look again when the
     /// session joins.
     async fn check_stranger(&self, wish: &EnterRoom) -> Result<(), RoomsError> {
@@ -576,6 +598,15 @@ impl Handler<EnterRoom> for RoomRegistry {
     fn handle(&mut self, wish: EnterRoom, _: &mut Context<Self>) -> Self::Result {
         let rooms = self.rooms();
         Box::pin(async move { rooms?.enter(wish).await })
+    }
+}
+
+impl Handler<ReturnToRoom> for RoomRegistry {
+    type Result = ResponseFuture<<ReturnToRoom as Message>::Result>;
+
+    fn handle(&mut self, wish: ReturnToRoom, _: &mut Context<Self>) -> Self::Result {
+        let rooms = self.rooms();
+        Box::pin(async move { rooms?.take_back(&wish).await })
     }
 }
 

@@ -6,21 +6,27 @@ use std::time::Duration;
 
 use actix::Addr;
 use tokio::sync::{Mutex, OwnedMutexGuard};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
 
 use super::{ENTRY_PATIENCE, listen};
-use crate::registry::rooms::{EnterRoom, OpenRoom, RoomRegistry, RoomsError};
+use crate::registry::rooms::{EnterRoom, OpenRoom, ReturnToRoom, RoomRegistry, RoomsError};
 use crate::session::protocol::{DeleteRoom, RoomConfig};
 use vivavoce_auth::Access;
+use vivavoce_core::backoff::Backoff;
 use vivavoce_seams::rooms::link::{
-    Join, JoinKind, LinkControl, LinkEvent, LinkEvents, PublishSink, RoomLink,
+    Ending, Join, JoinKind, LinkControl, LinkEvent, LinkEvents, PublishSink, RoomLink,
 };
 use vivavoce_seams::{RoomError, RoomProvider};
 
 /// How long leaving may take, and deleting the room after it. Nothing of a session is left five seconds after its end.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often it is asked whose the room is that was joined anew, and the pauses between.
+const RETURN_ATTEMPTS: u32 = 5;
+const RETURN_BACKOFF: Backoff =
+    Backoff::doubling(Duration::from_millis(200), Duration::from_secs(2), 0.2);
 
 /// Why a room could not be joined.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +50,7 @@ pub enum EnterError {
 
 /// A membership in a room. Dropping it leaves the room.
 pub struct Entered {
+    registry: Addr<RoomRegistry>,
     provider: Arc<dyn RoomProvider>,
     /// `None` only while it is dropped.
     leaving: Option<Leaving>,
@@ -75,6 +82,7 @@ pub async fn enter(
     let asked = registry.send(wish).await;
     let OpenRoom { provider, created } = asked.map_err(|_| EnterError::Registry)??;
     let mut entered = Entered {
+        registry,
         provider: Arc::clone(&provider),
         leaving: Some(Leaving {
             provider: Arc::clone(&provider),
@@ -147,6 +155,35 @@ impl Entered {
     /// The URL that clients connect to; `None` means this server.
     pub fn url(&self) -> Option<&str> {
         self.provider.url()
+    }
+
+    /// Finds out whether the session may stay in a room that it has joined anew; `None` where that was seen to as it joined.
+    pub(super) fn returned(&self) -> Option<impl Future<Output = Result<(), Ending>> + use<>> {
+        if self.provider.keeps_owners() {
+            return None;
+        }
+        let leaving = self.leaving.as_ref()?;
+        let registry = self.registry.clone();
+        let wish = ReturnToRoom {
+            access: leaving.access.clone(),
+            room: leaving.room.clone(),
+        };
+        Some(async move {
+            for attempt in 0.. {
+                let problem = match registry.send(wish.clone()).await {
+                    Ok(Ok(())) => break,
+                    Ok(Err(RoomsError::AccessDenied)) => return Err(Ending::Disowned),
+                    Ok(Err(error)) => error.to_string(),
+                    Err(error) => error.to_string(),
+                };
+                tracing::warn!(problem, "whose a room is could not be found out");
+                if attempt + 1 == RETURN_ATTEMPTS {
+                    return Err(Ending::Network(problem));
+                }
+                sleep(RETURN_BACKOFF.delay(attempt, fastrand::f64())).await;
+            }
+            Ok(())
+        })
     }
 
     /// Commands to the link.

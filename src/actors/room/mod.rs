@@ -246,6 +246,25 @@ impl RoomActor {
         self.watch_desertion(context);
     }
 
+    fn reconnected(&mut self, resumed: bool, context: &mut Context<Self>) {
+        let returned = if resumed {
+            None
+        } else {
+            self.entered.returned()
+        };
+        let Some(returned) = returned else {
+            return self.tell(RoomNews::Recovered { resumed });
+        };
+        let returned = returned.in_current_span().into_actor(self);
+        context.spawn(returned.map(move |may_stay, room, context| match may_stay {
+            Ok(()) => room.tell(RoomNews::Recovered { resumed }),
+            Err(ending) => {
+                room.tell(RoomNews::Ended(ending));
+                context.stop();
+            }
+        }));
+    }
+
     fn watch_desertion(&mut self, context: &mut Context<Self>) {
         if let Some(desertion) = self.desertion.take() {
             context.cancel_future(desertion);
@@ -312,7 +331,7 @@ impl StreamHandler<LinkEvent> for RoomActor {
                 "the session was moved to another room: it goes on there, and calls it by its former name"
             ),
             LinkEvent::Reconnecting => self.tell(RoomNews::Reconnecting),
-            LinkEvent::Reconnected { resumed } => self.tell(RoomNews::Recovered { resumed }),
+            LinkEvent::Reconnected { resumed } => self.reconnected(resumed, context),
             LinkEvent::ParticipantJoined(info) => self.joined(&info, context),
             LinkEvent::ParticipantLeft(info) => self.left(*info, context),
             LinkEvent::TrackPublished { track, .. } => {

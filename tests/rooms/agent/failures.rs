@@ -74,7 +74,7 @@ impl Scene {
 }
 
 /// What is told next of the room's connection.
-async fn told(session: &mut Session) -> Event {
+pub async fn told(session: &mut Session) -> Event {
     loop {
         let event = session.next("provider_event").await;
         if event["kind"] == "rtc" {

@@ -45,12 +45,14 @@ async fn admitted(server: &Server, room: &str, token: &str) -> (u16, Value) {
     ask(server, Method::POST, "/rtc/token", Some(token), &wish(room)).await
 }
 
-async fn keeps_rooms_apart(server: &Server) {
+/// Rooms whose names begin so are entered by whom they belong to.
+pub async fn keeps_rooms_apart(server: &Server, prefix: &str) {
+    let [of_a, new_of_a, free] = ["of-a", "new-of-a", "free"].map(|room| format!("{prefix}{room}"));
     // By a token; by a session.
-    assert_eq!(outcome(&admitted(server, "of-a", A).await), (200, ""));
-    let mut own = vec![enters_as(server, Some(A), "of-a", "first").await];
-    own.push(enters_as(server, Some(A), "new-of-a", "second").await);
-    for room in ["of-a", "new-of-a"] {
+    assert_eq!(outcome(&admitted(server, &of_a, A).await), (200, ""));
+    let mut own = vec![enters_as(server, Some(A), &of_a, "first").await];
+    own.push(enters_as(server, Some(A), &new_of_a, "second").await);
+    for room in [&of_a, &new_of_a] {
         let (status, found) = shown(server, room, A).await;
         assert_eq!(status, 200, "{found}");
         assert_eq!(found["metadata"], r#"{"auth_id":"a"}"#);
@@ -58,7 +60,7 @@ async fn keeps_rooms_apart(server: &Server) {
         assert_eq!(outcome(&shown(server, room, B).await).0, 404);
         let refused = admitted(server, room, B).await;
         assert_eq!(outcome(&refused), (403, "ROOM_ACCESS_DENIED"));
-        let elsewhere = format!("beside-{room}");
+        let elsewhere = format!("{room}-beside");
         let others = [
             (Some(B), format!("{elsewhere}-of-b")),
             (None, format!("{elsewhere}-of-nobody")),
@@ -72,9 +74,9 @@ async fn keeps_rooms_apart(server: &Server) {
     }
 
     // What nobody owns is for whoever has no tenant, and stays so.
-    own.push(enters_as(server, None, "free", "third").await);
-    own.push(enters_as(server, Some(NOBODY), "free", "fourth").await);
-    let (status, found) = shown(server, "free", NOBODY).await;
+    own.push(enters_as(server, None, &free, "third").await);
+    own.push(enters_as(server, Some(NOBODY), &free, "fourth").await);
+    let (status, found) = shown(server, &free, NOBODY).await;
     assert_eq!((status, &found["metadata"]), (200, &json!("")), "{found}");
     assert_eq!(found["num_participants"], 2, "{found}");
     for session in own {
@@ -84,7 +86,7 @@ async fn keeps_rooms_apart(server: &Server) {
 
 #[tokio::test]
 async fn sessions_enter_no_room_of_another_tenant() {
-    keeps_rooms_apart(&with_tenants(&[("AUTH_SOCKET", "public")])).await;
+    keeps_rooms_apart(&with_tenants(&[("AUTH_SOCKET", "public")]), "").await;
 }
 
 #[tokio::test]
@@ -94,7 +96,7 @@ async fn sessions_enter_no_room_of_another_tenant_in_a_deployment() {
     let mut settings = guarded(&tenants).to_vec();
     settings.push(("AUTH_SOCKET", "public"));
     let server = server_elsewhere(&deployment.url, &settings);
-    keeps_rooms_apart(&server).await;
+    keeps_rooms_apart(&server, "").await;
 }
 
 #[tokio::test]
