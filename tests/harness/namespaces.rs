@@ -183,6 +183,8 @@ impl Internet {
             "hosts",
             &format!("127.0.0.1 localhost\n{API} {API_NAME}\n{MEDIA} {TURN_NAME}\n"),
         );
+        // Nobody answers there, and that at once.
+        write("resolv.conf", "nameserver 127.0.0.1\n");
         Ok(Self {
             router,
             server,
@@ -329,9 +331,16 @@ impl Host {
         let mut command = self.namespace.inside();
         command
             .arg(which("unshare"))
-            .args(["--mount", "sh", "-c"])
-            .arg("mount --bind \"$0\" /etc/hosts && exec \"$@\"")
-            .arg(self.folder.join("hosts"))
+            .args(["--mount", "sh", "-ec"])
+            .arg(
+                "cd \"$0\"
+                for file in hosts resolv.conf; do
+                    [ ! -e /etc/$file ] || mount --bind $file /etc/$file
+                done
+                cd - >/dev/null
+                exec \"$@\"",
+            )
+            .arg(&self.folder)
             .arg(program.as_ref())
             .env("SSL_CERT_FILE", self.folder.join("cert.pem"));
         command

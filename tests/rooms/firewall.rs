@@ -88,7 +88,7 @@ pub(super) async fn by_turn_over_udp() {
 }
 
 /// Waits until media of a browser goes like this.
-async fn goes_by(browser: &mut Client, expected: &Value) {
+pub(super) async fn goes_by(browser: &mut Client, expected: &Value) {
     let began = tokio::time::Instant::now();
     loop {
         let way = browser.command(json!({"do": "way"})).await;

@@ -8,6 +8,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::client::{Client, Kind};
+use super::firewall::goes_by;
 use super::{KEYS, firewall, token};
 use crate::harness::namespaces::{API_URL, Firewall, Host, Internet, TURN_NAME};
 use crate::harness::{PATIENCE, Server};
@@ -15,6 +16,7 @@ use crate::harness::{PATIENCE, Server};
 /// The room of all of them, and the tones of its people.
 const ROOM: &str = "cellar";
 const WITNESS_HERTZ: u32 = 440;
+const ONLY_443: Firewall = Firewall::Only(&["tcp dport 443"]);
 /// How long somebody has to be heard without a break until it counts as heard again.
 const STEADY: Duration = Duration::from_secs(5);
 
@@ -87,6 +89,12 @@ impl Scene {
         client
     }
 
+    /// The firewall was in somebody's way.
+    fn dropped(&self) {
+        let lost = self.internet.lost(&self.office);
+        assert!(lost > 0, "the firewall has dropped nothing");
+    }
+
     async fn all_heard(&mut self, what: &str) -> Vec<Client> {
         let mut all = Vec::new();
         for kind in Kind::ALL {
@@ -137,10 +145,7 @@ async fn behind_a_firewall_that_drops_udp_people_hear_each_other() {
     };
     let mut scene = Scene::set(internet, Firewall::WithoutUdp, &[]).await;
     scene.all_heard("UDP dropped").await;
-    assert!(
-        scene.internet.lost(&scene.office) > 0,
-        "nothing was dropped"
-    );
+    scene.dropped();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -148,13 +153,10 @@ async fn behind_a_firewall_that_opens_443_alone_people_hear_each_other_over_tcp(
     let Some(internet) = Internet::open_or_say() else {
         return firewall::without_udp().await;
     };
-    let only = Firewall::Only(&["tcp dport 443"]);
-    let mut scene = Scene::set(internet, only, &[("RTC_TCP_PORT", "443")]).await;
+    let settings = [("RTC_TCP_PORT", "443")];
+    let mut scene = Scene::set(internet, ONLY_443, &settings).await;
     scene.all_heard("only TCP 443, media over TCP").await;
-    assert!(
-        scene.internet.lost(&scene.office) > 0,
-        "nothing was dropped"
-    );
+    scene.dropped();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -163,14 +165,25 @@ async fn behind_a_firewall_that_opens_443_alone_people_hear_each_other_by_the_tu
     let Some(internet) = Internet::open_or_say() else {
         return firewall::by_turn_over_tcp().await;
     };
-    let only = Firewall::Only(&["tcp dport 443"]);
     let settings = [("RTC_TURN_TLS_PORT", "443"), ("RTC_TURN_DOMAIN", TURN_NAME)];
-    let mut scene = Scene::set(internet, only, &settings).await;
-    scene.all_heard("only TCP 443, TURN over TLS").await;
-    assert!(
-        scene.internet.lost(&scene.office) > 0,
-        "nothing was dropped"
-    );
+    let mut scene = Scene::set(internet, ONLY_443, &settings).await;
+    // LiveKit's other clients know the authorities of the web alone, by a list of their own.
+    let mut browser = scene
+        .heard("only TCP 443, TURN over TLS", Kind::Browser)
+        .await;
+    goes_by(&mut browser, &json!({"type": "relay", "relay": "tls"})).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_a_firewall_that_opens_443_alone_people_hear_each_other_by_the_turn_server_over_tcp()
+{
+    let Some(internet) = Internet::open_or_say() else {
+        return firewall::by_turn_over_tcp().await;
+    };
+    let settings = [("RTC_TURN_TCP_PORT", "443")];
+    let mut scene = Scene::set(internet, ONLY_443, &settings).await;
+    scene.all_heard("only TCP 443, TURN over TCP").await;
+    scene.dropped();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -191,10 +204,7 @@ async fn behind_a_symmetric_nat_that_reaches_the_turn_server_alone_people_hear_e
     let settings = [("RTC_TURN_UDP_PORT", "3478")];
     let mut scene = Scene::set(internet, only, &settings).await;
     scene.all_heard("symmetric NAT, TURN over UDP").await;
-    assert!(
-        scene.internet.lost(&scene.office) > 0,
-        "nothing was dropped"
-    );
+    scene.dropped();
 }
 
 #[tokio::test(flavor = "multi_thread")]

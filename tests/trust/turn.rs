@@ -10,10 +10,12 @@ use stun_types::message::{
     BINDING, IntegrityAlgorithm, LongTermKeyCredentials, Message, MessageWrite, MessageWriteExt,
     MessageWriteVec, Method, TransactionId,
 };
-use tokio::net::UdpSocket;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::timeout;
 use turn_types::attribute::{ChannelNumber, Data, Lifetime, RequestedTransport, XorPeerAddress};
 use turn_types::message::{ALLOCATE, CHANNEL_BIND, CREATE_PERMISSION, REFRESH, SEND};
+use vivavoce::rooms::tcp::MOST_UNKNOWN;
 use vivavoce::rooms::turn::{ANSWERS_TO_NETWORK, Credentials, MOST_OF_NAME, MOST_OF_PARTY};
 
 use crate::harness::{PATIENCE, Server};
@@ -408,4 +410,42 @@ async fn a_flood_of_questions_is_answered_in_part_and_others_get_in() {
     // The seconds of the server may begin anywhere in ours.
     let most = f64::from(ANSWERS_TO_NETWORK) * (2.0 + took.as_secs_f64());
     assert!(f64::from(answered) < most, "{answered} of at most {most}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_of_a_stranger_are_few_and_short_and_others_get_in() {
+    let server = server(&[("RTC_TURN_TCP_PORT", "0")]);
+    let (_, token) = admission(&server, "kitchen", "ann").await;
+    let (_signal, join) = Signal::join(&server, &token).await;
+    let mut urls = join.ice_servers.iter().flat_map(|told| &told.urls);
+    let url = urls.find(|url| url.ends_with("tcp")).unwrap();
+    let address = url.trim_start_matches("turn:").split('?').next().unwrap();
+    let address: SocketAddr = address.parse().unwrap();
+    let connect = async |from| {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((from, 0).into()).unwrap();
+        socket.connect(address).await.unwrap()
+    };
+    // Each says that it is there, and nothing more.
+    let question = Message::builder_request(BINDING, MessageWriteVec::new()).finish();
+    let answered = async |stream: &mut TcpStream| {
+        let mut answer = [0; 20];
+        stream.write_all(&question).await.is_ok() && stream.read_exact(&mut answer).await.is_ok()
+    };
+    let (mut held, mut open) = (Vec::new(), 0);
+    for _ in 0..MOST_UNKNOWN {
+        let mut stream = connect(loopback(66)).await;
+        open += usize::from(answered(&mut stream).await);
+        held.push(stream);
+    }
+    assert!(0 < open && open < MOST_UNKNOWN / 2, "{open}");
+    assert!(answered(&mut connect(loopback(2)).await).await);
+    // Nor do they stay.
+    for stream in &mut held {
+        let mut rest = Vec::new();
+        let _ended = timeout(PATIENCE, stream.read_to_end(&mut rest))
+            .await
+            .unwrap();
+    }
+    println!("| {open} of {MOST_UNKNOWN} connections of one address were served |");
 }
