@@ -274,9 +274,10 @@ fn room_media() -> Vec<String> {
             &format!("a datagram of {}", turn::MAX_MESSAGE_BYTES),
             "–",
             &format!(
-                "nothing is kept of who has no credentials, and {} answers a second go to such; {} allocations, {} of one party, {} with \
-                 one name, all to the media port alone",
+                "nothing is kept of who has no credentials, and {} answers a second go to such, {} to those of one network; {} allocations, \
+                 {} of one party, {} with one name, all to the media port alone",
                 turn::ANSWERS_TO_STRANGERS,
+                turn::ANSWERS_TO_NETWORK,
                 turn::MOST_ALLOCATIONS,
                 turn::MOST_OF_PARTY,
                 turn::MOST_OF_NAME
@@ -291,8 +292,9 @@ fn room_media() -> Vec<String> {
                 tcp::UNKNOWN_FOR.as_secs()
             ),
             &format!(
-                "{} connections, of which {} without an allocation",
+                "{} connections, {} with allocations of one party, {} without an allocation",
                 tcp::MOST_CONNECTIONS,
+                turn::MOST_CONNECTIONS_OF_PARTY,
                 tcp::MOST_UNKNOWN
             ),
         ),

@@ -31,7 +31,7 @@ fn turn_message(mut input: &[u8]) {
     let media = vec![SocketAddr::from(([192, 0, 2, 1], 7_882))];
     let credentials = turn::Credentials::of_secret("secret");
     let policy = Arc::new(turn::Policy::new("vivavoce".to_owned(), credentials, media));
-    let mut allocations = turn::Allocations::new(policy);
+    let mut allocations = turn::Allocations::of_socket(policy);
     let client = SocketAddr::from(([198, 51, 100, 7], 4_000));
     let now = Now::read();
     while let Some((length, rest)) = input.split_first() {

@@ -4,6 +4,7 @@ pub mod events;
 pub mod human_speech;
 pub mod livekit;
 pub mod models;
+pub mod namespaces;
 pub mod redis;
 
 use std::collections::HashMap;
@@ -385,6 +386,10 @@ pub fn which(name: &str) -> PathBuf {
         ("opusinfo", "opus-tools"),
         ("opusenc", "opus-tools"),
         ("unshare", "util-linux"),
+        ("nsenter", "util-linux"),
+        ("ip", "iproute2"),
+        ("tc", "iproute2"),
+        ("nft", "nftables"),
         ("sipp", "sip-tester"),
         ("baresip", "baresip-core"),
     ]

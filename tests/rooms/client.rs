@@ -1,6 +1,7 @@
 //! LiveKit's own clients, unmodified, as programs that take commands and report events as lines of JSON
 //! (`tests/clients/rooms`). Received audio is measured in its samples.
 
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,8 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::Instant;
 
 use crate::harness::events::Events;
+use crate::harness::namespaces::Host;
+use crate::harness::which;
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -35,8 +38,8 @@ impl Kind {
     }
 }
 
-/// A script of `tests/clients/rooms` with what runs it.
-fn interpreted(script: &str) -> Command {
+/// A script of `tests/clients/rooms` with what runs it, where it is to run.
+fn interpreted(script: &str, host: Option<&Host>) -> Command {
     let root = env!("CARGO_MANIFEST_DIR");
     let python = script.ends_with("py");
     let environment = match script {
@@ -44,15 +47,19 @@ fn interpreted(script: &str) -> Command {
         "whip_aiortc.py" => "aiortc",
         _ => "python",
     };
-    let mut command = if python {
-        Command::new(format!("{root}/.clients/{environment}/bin/python"))
+    let interpreter = if python {
+        PathBuf::from(format!("{root}/.clients/{environment}/bin/python"))
     } else {
-        Command::new("node")
+        which("node")
     };
+    let mut command = host.map_or_else(
+        || std::process::Command::new(&interpreter),
+        |host| host.command(&interpreter),
+    );
     command
         .arg(format!("{root}/tests/clients/rooms/{script}"))
         .env("NODE_CLIENTS", format!("{root}/.clients/node"));
-    command
+    command.into()
 }
 
 /// A client in a room. Dropping it kills it.
@@ -80,10 +87,20 @@ impl Client {
         )
     }
 
+    /// The same at a host in a network of its own.
+    pub fn start_at(host: &Host, kind: Kind, url: &str, identity: &str, token: &str) -> Self {
+        let command = interpreted(kind.script(), Some(host));
+        Self::run_command(command, kind, identity, [url, token, "{}"])
+    }
+
     /// Starts any script that takes commands and tells events in this way.
     pub fn run(script: &str, kind: Kind, identity: &str, arguments: [&str; 3]) -> Self {
+        Self::run_command(interpreted(script, None), kind, identity, arguments)
+    }
+
+    fn run_command(mut command: Command, kind: Kind, identity: &str, arguments: [&str; 3]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut child = interpreted(script)
+        let mut child = command
             .args(arguments)
             .env("TMPDIR", folder.path())
             .stdin(Stdio::piped())
@@ -213,18 +230,25 @@ impl Client {
         published["sid"].as_str().unwrap().to_owned()
     }
 
+    /// Whether the newest samples received from somebody have this frequency; and what they are.
+    pub async fn hears_now(&mut self, identity: &str, hertz: u32) -> (bool, Value) {
+        let measured = self
+            .command(json!({"do": "measure", "identity": identity}))
+            .await;
+        let heard = measured["hertz"].as_f64().unwrap_or(-1.0);
+        ((heard - f64::from(hertz)).abs() <= 8.0, measured)
+    }
+
     /// Waits until the samples received from somebody have this frequency; 0 is silence or nothing.
     pub async fn hears(&mut self, identity: &str, hertz: u32) {
         let deadline = Instant::now() + PATIENCE;
         let mut measured = Value::Null;
         while Instant::now() < deadline {
-            measured = self
-                .command(json!({"do": "measure", "identity": identity}))
-                .await;
-            let heard = measured["hertz"].as_f64().unwrap_or(-1.0);
-            if (heard - f64::from(hertz)).abs() <= 8.0 {
+            let (is_heard, newest) = self.hears_now(identity, hertz).await;
+            if is_heard {
                 return;
             }
+            measured = newest;
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         panic!(

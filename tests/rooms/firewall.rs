@@ -32,6 +32,10 @@ async fn they_hear_each_other(server: &Server) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_no_udp_gets_through_people_hear_each_other_over_tcp() {
+    without_udp().await;
+}
+
+pub(super) async fn without_udp() {
     let mut network = Network::open(Weather::FAIR, 1).await;
     network.down(true);
     let port = network.over_tcp().await;
@@ -44,6 +48,10 @@ async fn where_no_udp_gets_through_people_hear_each_other_over_tcp() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_nothing_else_is_reached_people_hear_each_other_by_the_turn_server_over_tcp() {
+    by_turn_over_tcp().await;
+}
+
+pub(super) async fn by_turn_over_tcp() {
     let mut network = Network::open(Weather::FAIR, 1).await;
     network.down(true);
     let port = network.over_tcp().await;
@@ -61,6 +69,10 @@ async fn where_nothing_else_is_reached_people_hear_each_other_by_the_turn_server
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_only_one_port_is_reached_people_hear_each_other_by_the_turn_server_over_udp() {
+    by_turn_over_udp().await;
+}
+
+pub(super) async fn by_turn_over_udp() {
     // What the network carries is that port's alone.
     let network = Network::open(Weather::FAIR, 1).await;
     let [(_, turn), advertised] = network.settings();
@@ -76,7 +88,7 @@ async fn where_only_one_port_is_reached_people_hear_each_other_by_the_turn_serve
 }
 
 /// Waits until media of a browser goes like this.
-async fn goes_by(browser: &mut Client, expected: &Value) {
+pub(super) async fn goes_by(browser: &mut Client, expected: &Value) {
     let began = tokio::time::Instant::now();
     loop {
         let way = browser.command(json!({"do": "way"})).await;
@@ -126,6 +138,10 @@ async fn who_wants_one_way_only_is_reached_by_that() {
 /// A client that has forgotten nothing while the network between has.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_another_address_on_the_way_all_at_once_is_heard_and_hears_seconds_later() {
+    with_another_address_all_at_once().await;
+}
+
+pub(super) async fn with_another_address_all_at_once() {
     let network = Network::open(Weather::FAIR, 1).await;
     let [udp, advertised] = network.settings();
     let server = Server::start_with(&[udp, advertised, ("RTC_TCP_PORT", "off")]);

@@ -5,3 +5,4 @@ mod doors;
 mod ownership;
 mod quotas;
 mod telephone;
+mod turn;

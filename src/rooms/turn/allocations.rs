@@ -32,7 +32,7 @@ use turn_types::channel::ChannelData;
 use turn_types::message::{ALLOCATE, CHANNEL_BIND, CREATE_PERMISSION, DATA, REFRESH, SEND};
 
 use super::super::Now;
-use super::super::tcp::Path;
+use super::super::tcp::{MOST_CONNECTIONS, Path};
 use super::credentials::{Credentials, is_valid, party_of};
 
 /// How long an allocation lasts where a client asks for nothing, and at most (RFC 8656, section 3.2).
@@ -46,6 +46,8 @@ const BOUND: Duration = Duration::from_mins(10);
 pub const MOST_ALLOCATIONS: usize = 16_384;
 pub const MOST_OF_PARTY: usize = MOST_ALLOCATIONS / 4;
 pub const MOST_OF_NAME: usize = 32;
+/// Of the connections over TCP and TLS, too, a party has a part: each carries one allocation.
+pub const MOST_CONNECTIONS_OF_PARTY: usize = MOST_CONNECTIONS / 4;
 /// An allocation through which nothing went for so long is closed: those that are only kept in reserve are tried more often.
 const UNUSED: Duration = Duration::from_mins(2);
 /// Addresses of the media port are few.
@@ -71,6 +73,8 @@ struct Places {
     next: u32,
     taken: usize,
     by_party: HashMap<String, usize>,
+    /// Those over connections alone.
+    connected: HashMap<String, usize>,
     by_name: HashMap<String, usize>,
 }
 
@@ -102,7 +106,7 @@ impl Policy {
     }
 
     /// A place for one more allocation; the code of the error where there is none.
-    fn place(self: &Arc<Self>, name: &str, is_v6: bool) -> Result<Place, u16> {
+    fn place(self: &Arc<Self>, name: &str, is_v6: bool, is_connection: bool) -> Result<Place, u16> {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         if places.taken >= MOST_ALLOCATIONS {
             return Err(ErrorCode::INSUFFICIENT_CAPACITY);
@@ -110,10 +114,17 @@ impl Policy {
         let party = party_of(name);
         let of_party = places.by_party.get(party).copied().unwrap_or_default();
         let of_name = places.by_name.get(name).copied().unwrap_or_default();
-        if of_party >= MOST_OF_PARTY || of_name >= MOST_OF_NAME {
+        let connected = places.connected.get(party).copied().unwrap_or_default();
+        if of_party >= MOST_OF_PARTY
+            || of_name >= MOST_OF_NAME
+            || is_connection && connected >= MOST_CONNECTIONS_OF_PARTY
+        {
             return Err(ErrorCode::ALLOCATION_QUOTA_REACHED);
         }
         places.by_party.insert(party.to_owned(), of_party + 1);
+        if is_connection {
+            places.connected.insert(party.to_owned(), connected + 1);
+        }
         places.by_name.insert(name.to_owned(), of_name + 1);
         places.taken += 1;
         // After four thousand million of them nobody has the first ones any more.
@@ -121,6 +132,7 @@ impl Policy {
         Ok(Place {
             relayed: relayed(places.next, is_v6),
             name: name.to_owned(),
+            is_connection,
             policy: Arc::clone(self),
         })
     }
@@ -150,6 +162,7 @@ pub fn is_relayed(address: IpAddr) -> bool {
 struct Place {
     relayed: SocketAddr,
     name: String,
+    is_connection: bool,
     policy: Arc<Policy>,
 }
 
@@ -161,6 +174,9 @@ impl Drop for Place {
             .unwrap_or_else(|poisoned| poisoned.get_mut());
         places.taken = places.taken.saturating_sub(1);
         release(&mut places.by_party, party_of(&self.name));
+        if self.is_connection {
+            release(&mut places.connected, party_of(&self.name));
+        }
         release(&mut places.by_name, &self.name);
     }
 }
@@ -229,14 +245,27 @@ impl Outcome {
 #[derive(Debug)]
 pub struct Allocations {
     policy: Arc<Policy>,
+    /// Whether that is a connection, of which there are fewer than allocations.
+    is_connection: bool,
     by_client: HashMap<SocketAddr, Allocation>,
     clients: HashMap<SocketAddr, SocketAddr>,
 }
 
 impl Allocations {
-    pub fn new(policy: Arc<Policy>) -> Self {
+    /// Those of the clients of one socket.
+    pub fn of_socket(policy: Arc<Policy>) -> Self {
+        Self::new(policy, false)
+    }
+
+    /// The one of a connection.
+    pub fn of_connection(policy: Arc<Policy>) -> Self {
+        Self::new(policy, true)
+    }
+
+    fn new(policy: Arc<Policy>, is_connection: bool) -> Self {
         Self {
             policy,
+            is_connection,
             by_client: HashMap::new(),
             clients: HashMap::new(),
         }
@@ -365,7 +394,7 @@ impl Allocations {
         }
         let lifetime = lifetime(message).max(USUAL);
         let allocation = Allocation {
-            place: self.policy.place(name, is_v6)?,
+            place: self.policy.place(name, is_v6, self.is_connection)?,
             key: key.clone(),
             used: now.instant,
             transaction,

@@ -14,7 +14,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
-use vivavoce_core::token_bucket::TokenBucket;
 use vivavoce_takeover::{Given, OpenDatagrams};
 
 use super::super::Now;
@@ -24,6 +23,7 @@ use super::super::tcp::{
     WRITE_PATIENCE, Writer, set_up,
 };
 use super::allocations::{Allocations, Outcome, Policy};
+use super::strangers::Strangers;
 
 /// How often is looked for allocations whose time is over.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
@@ -31,9 +31,6 @@ const LOOKS_EVERY: Duration = Duration::from_secs(1);
 const OUTGOING_OF_ALL: usize = 1_024;
 /// The largest message: a datagram of media, with its head.
 pub const MAX_MESSAGE_BYTES: usize = 2_048;
-/// Answers in a second over UDP to those who have not proven who they are: an address may be forged, and an answer is larger
-/// than a question.
-pub const ANSWERS_TO_STRANGERS: u32 = 2_000;
 /// What is read of a connection at once.
 const READ_BYTES: usize = 16 << 10;
 /// The head of a STUN message, and of data on a channel.
@@ -137,10 +134,10 @@ async fn close(relayed: SocketAddr, policy: &Policy, told: &mpsc::Sender<Arrival
 async fn over_udp(socket: OpenDatagrams, policy: Arc<Policy>, told: mpsc::Sender<Arrival>) {
     let (datagrams, mut outgoing) = mpsc::channel(OUTGOING_OF_ALL);
     let writer = Writer::new(datagrams, Arc::<AtomicU64>::default());
-    let mut allocations = Allocations::new(Arc::clone(&policy));
+    let mut allocations = Allocations::of_socket(Arc::clone(&policy));
     let mut looks = interval(LOOKS_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut strangers = TokenBucket::new(ANSWERS_TO_STRANGERS, ANSWERS_TO_STRANGERS);
+    let mut strangers = Strangers::default();
     let mut buffer = [0; MAX_MESSAGE_BYTES];
     loop {
         tokio::select! {
@@ -156,7 +153,7 @@ async fn over_udp(socket: OpenDatagrams, policy: Arc<Policy>, told: mpsc::Sender
                 let mut outcome = allocations.receive(client, bytes, now);
                 tell(&mut outcome, &policy, &writer, &told).await;
                 if let Some(answer) = outcome.answer
-                    && (outcome.is_known || strangers.take(1.0, now.instant))
+                    && (outcome.is_known || strangers.admit(client.ip(), now.instant))
                 {
                     // Lost, as it may be on the way: clients ask again.
                     let _lost = socket.socket().try_send_to(&answer, client);
@@ -235,7 +232,7 @@ async fn carry(
     let (datagrams, mut outgoing) = mpsc::channel(OUTGOING);
     let writer = Writer::new(datagrams, Arc::<AtomicU64>::default());
     let Shared { policy, told, .. } = shared;
-    let mut allocations = Allocations::new(Arc::clone(policy));
+    let mut allocations = Allocations::of_connection(Arc::clone(policy));
     let mut newcomer = Some(newcomer);
     let stranger = sleep(UNKNOWN_FOR);
     tokio::pin!(stranger);

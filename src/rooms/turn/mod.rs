@@ -4,21 +4,25 @@
 //! * [`credentials`]: names and passwords that participants are told when they join, and that expire.
 //! * [`allocations`]: the protocol, without sockets.
 //! * [`carriers`]: the sockets.
+//! * [`strangers`]: how many answers go to those who are not known.
 
 mod allocations;
 mod carriers;
 mod credentials;
+mod strangers;
 
 use std::time::Duration;
 
 use livekit_protocol as proto;
 
 pub use allocations::{
-    Allocations, MOST_ALLOCATIONS, MOST_OF_NAME, MOST_OF_PARTY, Policy, is_relayed,
+    Allocations, MOST_ALLOCATIONS, MOST_CONNECTIONS_OF_PARTY, MOST_OF_NAME, MOST_OF_PARTY, Policy,
+    is_relayed,
 };
 pub(super) use carriers::start;
-pub use carriers::{ANSWERS_TO_STRANGERS, MAX_MESSAGE_BYTES, TurnSockets};
+pub use carriers::{MAX_MESSAGE_BYTES, TurnSockets};
 pub use credentials::Credentials;
+pub use strangers::{ANSWERS_TO_NETWORK, ANSWERS_TO_STRANGERS};
 
 /// How long a participant may make allocations after it was told how; those that it has live on.
 const VALID: Duration = Duration::from_hours(6);

@@ -275,6 +275,7 @@ window.obey = async (command) => {
 async function connect() {
   try {
     await context.resume();
+    say('connecting');
     await room.connect(url, token, { autoSubscribe: options.auto_subscribe ?? true });
     room.registerRpcMethod('echo', async (call) => call.payload);
     room.registerRpcMethod('fail', async () => { throw new RpcError(101, 'it does not work', 'because'); });

@@ -123,6 +123,16 @@ const actions = {
     play(tone);
     return { sid: publication.sid };
   },
+  async publish_video({ codec = 'VP8', luma = 200 }) {
+    const [width, height] = [320, 240];
+    const source = new rtc.VideoSource(width, height);
+    const track = rtc.LocalVideoTrack.createVideoTrack('picture', source);
+    const options = new rtc.TrackPublishOptions({ source: rtc.TrackSource.SOURCE_CAMERA, videoCodec: rtc.VideoCodec[codec] });
+    const publication = await room.localParticipant.publishTrack(track, options);
+    const picture = new Uint8Array((width * height * 3) / 2).fill(128).fill(luma, 0, width * height);
+    setInterval(() => source.captureFrame(new rtc.VideoFrame(picture, width, height, rtc.VideoBufferType.I420)), 50);
+    return { sid: publication.sid };
+  },
   async unpublish({ sid }) {
     tones.get(sid).running = false;
     await room.localParticipant.unpublishTrack(sid);
@@ -166,6 +176,7 @@ const actions = {
   async leave() { await room.disconnect(); },
 };
 
+say('connecting');
 try {
   const { auto_subscribe: autoSubscribe = true, two = false } = JSON.parse(options);
   await room.connect(url, token, { autoSubscribe, dynacast: false, ...(two && { singlePeerConnection: false }) });

@@ -309,6 +309,7 @@ async def main():
     room_options = rtc.RoomOptions(auto_subscribe=options.get("auto_subscribe", True))
     if options.get("two"):
         room_options.single_peer_connection = False
+    say("connecting")
     try:
         await client.room.connect(url, token, room_options)
     except Exception as error:

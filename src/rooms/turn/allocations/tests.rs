@@ -26,7 +26,7 @@ impl Stage {
         let credentials = Credentials::of_secret("a secret");
         let policy = Arc::new(Policy::new(REALM.to_owned(), credentials, media));
         Self {
-            allocations: Allocations::new(Arc::clone(&policy)),
+            allocations: Allocations::of_socket(Arc::clone(&policy)),
             policy,
             now: Now::read(),
         }
@@ -348,6 +348,39 @@ fn one_name_has_a_few_allocations_and_an_address_of_ipv6_where_asked() {
     let answer = stage.ask(&client, ALLOCATE, &[&transport, &family]);
     let relayed = answer.outcome.opened.unwrap();
     assert!(relayed.is_ipv6() && is_relayed(relayed.ip()));
+}
+
+#[test]
+fn a_party_has_a_part_of_the_connections_and_leaves_others_the_rest() {
+    let mut stage = Stage::new();
+    let issue = |stage: &Stage, party, number: usize| {
+        let valid = Duration::from_mins(1);
+        let who = format!("PB_{}", number / MOST_OF_NAME);
+        let now = stage.now.unix_s();
+        stage.policy.credentials.issue((party, &who), now, valid)
+    };
+    let connect = |stage: &mut Stage, party, number: usize| {
+        stage.allocations = Allocations::of_connection(Arc::clone(&stage.policy));
+        let mut client = stage.client("198.51.100.7:4000");
+        (client.name, client.password) = issue(stage, party, number);
+        let transport = RequestedTransport::new(UDP);
+        client.nonce = Some(stage.ask(&client, ALLOCATE, &[&transport]).nonce());
+        stage.ask(&client, ALLOCATE, &[&transport]).code()
+    };
+    let mut open = Vec::new();
+    for number in 0..MOST_CONNECTIONS_OF_PARTY {
+        assert_eq!(connect(&mut stage, "kitchen", number), None);
+        let next = Allocations::of_socket(Arc::clone(&stage.policy));
+        open.push(std::mem::replace(&mut stage.allocations, next));
+    }
+    let last = MOST_CONNECTIONS_OF_PARTY;
+    assert_eq!(connect(&mut stage, "kitchen", last), Some(486));
+    assert_eq!(connect(&mut stage, "cellar", last), None);
+    // By datagrams it has more, and by a connection again when one has ended.
+    stage.allocations = Allocations::of_socket(Arc::clone(&stage.policy));
+    stage.allocated("198.51.100.7:4000");
+    open.pop();
+    assert_eq!(connect(&mut stage, "kitchen", last), None);
 }
 
 #[test]
