@@ -10,6 +10,7 @@ mod egress;
 mod egress_api;
 pub mod events;
 mod firewall;
+mod forwarded;
 mod matrix;
 mod moving;
 mod network;
