@@ -19,6 +19,7 @@ mod resilience;
 pub mod rest;
 mod signal;
 mod video;
+mod warm_transfer;
 mod whip;
 pub mod workers;
 
