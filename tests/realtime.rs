@@ -28,9 +28,15 @@ impl Drop for ChatServer {
 
 impl ChatServer {
     pub fn start() -> Self {
+        Self::calling(&json!({}))
+    }
+
+    /// One that calls a function where it is told a word.
+    pub fn calling(functions: &Value) -> Self {
         let root = env!("CARGO_MANIFEST_DIR");
         let mut child = Command::new(format!("{root}/.clients/python/bin/python"))
             .arg(format!("{root}/tests/clients/chat_server.py"))
+            .arg(functions.to_string())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

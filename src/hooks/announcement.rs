@@ -9,7 +9,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::host::Host;
-use vivavoce_seams::rooms::telephone::attribute;
+use vivavoce_seams::rooms::telephone::{attribute, is_forwarded, is_on_the_phone};
 
 /// The headers that contain the called host, in order of precedence.
 const CALLED: [&str; 2] = ["sip.h.x-to-ip", "sip.h.to"];
@@ -61,20 +61,14 @@ pub struct Room {
 
 /// Whether the event says that a telephone participant has joined.
 pub fn is_call(event: &WebhookEvent) -> bool {
-    let of_telephone = |kind: i32| kind == Kind::Sip as i32;
-    event.event == "participant_joined"
-        && event
-            .participant
-            .as_ref()
-            .is_some_and(|participant| of_telephone(participant.kind))
+    event.event == "participant_joined" && event.participant.as_ref().is_some_and(is_on_the_phone)
 }
 
 /// Whether the event says that somebody has joined who is no agent: a telephone participant, or a person.
 pub fn is_guest(event: &WebhookEvent) -> bool {
-    let is_person = |kind: i32| kind == Kind::Standard as i32;
-    let person = event.participant.as_ref();
+    let is_person = |one: &ParticipantInfo| one.kind() == Kind::Standard && !is_forwarded(one);
     let joined = event.event == "participant_joined";
-    is_call(event) || joined && person.is_some_and(|person| is_person(person.kind))
+    is_call(event) || joined && event.participant.as_ref().is_some_and(is_person)
 }
 
 /// The notification for an event; `None` if the called host is unknown.
@@ -181,6 +175,7 @@ impl RecentEvents {
 
 #[cfg(test)]
 mod tests {
+    use livekit_protocol::participant_info::KindDetail;
     use serde_json::json;
 
     use super::*;
@@ -262,6 +257,19 @@ mod tests {
             participant: None,
             ..call(&[])
         }));
+    }
+
+    #[test]
+    fn whoever_is_forwarded_to_a_room_does_not_call_there() {
+        for kind in [Kind::Sip, Kind::Standard] {
+            let mut event = call(&[]);
+            let participant = event.participant.as_mut().unwrap();
+            participant.kind = kind as i32;
+            assert!(is_guest(&event));
+            let participant = event.participant.as_mut().unwrap();
+            participant.kind_details = vec![KindDetail::Forwarded as i32];
+            assert!(!is_call(&event) && !is_guest(&event));
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! told the highest quality that anybody shows (`SubscribedQualityUpdate`, *dynacast*): more at once, less after a while,
 //! and with it whether somebody needs its backup codec.
 //!
-//! All members of a room are looked at in each round of housekeeping, and one of them when its bandwidth or its wishes change.
+//! All members of all rooms are looked at in each round of housekeeping, and one of them when its bandwidth or its wishes change.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -91,6 +91,9 @@ pub struct Adapting {
 /// Who watches, by encoding: the highest quality that anybody needs.
 type Watched = [Option<Quality>; MOST_ENCODINGS];
 
+/// Who watches which track, and who publishes it.
+type Audience = HashMap<TrackSid, (ParticipantKey, Watched)>;
+
 /// What a publisher was told of those who watch a track.
 #[derive(Debug)]
 pub struct Dynacast {
@@ -138,8 +141,19 @@ impl Dynacast {
     }
 }
 
-/// Where the video tracks of a room are.
-type Films = HashMap<TrackSid, (ParticipantKey, usize)>;
+/// The video tracks of a room.
+type Films = HashMap<TrackSid, Film>;
+
+/// Where a video track is.
+#[derive(Debug, Clone, Copy)]
+struct Film {
+    /// Who is in the room with it.
+    member: ParticipantKey,
+    /// Who sends it: the same, unless it is forwarded from another room.
+    publisher: ParticipantKey,
+    /// Its place among the publications of that one.
+    at: usize,
+}
 
 /// A slot with video, and what there is for it.
 struct Slot {
@@ -159,19 +173,26 @@ struct Slot {
 }
 
 impl Sfu {
-    /// Looks at all video of a room.
-    pub(super) fn adapt_room(&mut self, room: RoomKey, now: Now) {
-        let films = self.films(room);
-        if films.is_empty() {
-            return;
+    /// Looks at all video of these rooms, which are all in which a track may be watched.
+    pub(super) fn adapt_rooms(&mut self, rooms: &[RoomKey], now: Now) {
+        let mut audience = Audience::new();
+        for room in rooms {
+            let films = self.films(*room);
+            if films.is_empty() {
+                continue;
+            }
+            for (track, film) in &films {
+                let unwatched = || (film.publisher, Watched::default());
+                audience
+                    .entry(TrackSid::clone(track))
+                    .or_insert_with(unwatched);
+            }
+            let members = self.rooms.get(room).map(|room| room.members.clone());
+            for member in members.unwrap_or_default() {
+                self.adapt_member(member, &films, &mut audience, now);
+            }
         }
-        let members = self.rooms.get(&room).map(|room| room.members.clone());
-        let mut watched: HashMap<TrackSid, Watched> = HashMap::new();
-        for member in members.unwrap_or_default() {
-            self.adapt_member(member, &films, &mut watched, now);
-        }
-        for (track, (publisher, _)) in films {
-            let watched = watched.remove(&track).unwrap_or_default();
+        for (track, (publisher, watched)) in audience {
             self.tell_watched(publisher, &track, watched, false, now);
         }
     }
@@ -198,21 +219,25 @@ impl Sfu {
         if films.is_empty() {
             return;
         }
-        let mut watched = HashMap::new();
-        self.adapt_member(key, &films, &mut watched, now);
-        for (track, watched) in watched {
-            if let Some((publisher, _)) = films.get(&track) {
-                self.tell_watched(*publisher, &track, watched, true, now);
-            }
+        let mut audience = Audience::new();
+        self.adapt_member(key, &films, &mut audience, now);
+        for (track, (publisher, watched)) in audience {
+            self.tell_watched(publisher, &track, watched, true, now);
         }
     }
 
     fn films(&self, room: RoomKey) -> Films {
         let mut films = Films::new();
         for member in self.members(room) {
-            for (at, publication) in member.publications.iter().enumerate() {
+            let publisher = self.publisher(member);
+            for (at, publication) in publisher.publications.iter().enumerate() {
                 if publication.mid.is_some() && publication.kind == SectionKind::Video {
-                    films.insert(TrackSid::clone(&publication.sid), (member.key, at));
+                    let film = Film {
+                        member: member.key,
+                        publisher: publisher.key,
+                        at,
+                    };
+                    films.insert(TrackSid::clone(&publication.sid), film);
                 }
             }
         }
@@ -229,7 +254,7 @@ impl Sfu {
         };
         let carried = down.slots.iter().filter_map(|slot| {
             let wanted = slot.carries.as_ref()?;
-            let (publisher, at) = *films.get(&wanted.track)?;
+            let Film { publisher, at, .. } = *films.get(&wanted.track)?;
             let publication = self.participants.get(&publisher)?.publications.get(at)?;
             Some((slot, wanted, publisher, publication))
         });
@@ -279,13 +304,15 @@ impl Sfu {
         &mut self,
         key: ParticipantKey,
         films: &Films,
-        watched: &mut HashMap<TrackSid, Watched>,
+        audience: &mut Audience,
         now: Now,
     ) {
         let slots = self.video_slots(key, films, now);
         for slot in &slots {
             if let Some((encoding, quality)) = slot.watched {
-                let watched = watched.entry(TrackSid::clone(&slot.track)).or_default();
+                let unwatched = || (slot.publisher, Watched::default());
+                let track = TrackSid::clone(&slot.track);
+                let (_, watched) = audience.entry(track).or_insert_with(unwatched);
                 if let Some(most) = watched.get_mut(usize::from(encoding)) {
                     *most = (*most).max(Some(quality));
                 }
@@ -381,13 +408,12 @@ impl Sfu {
         let mut told = Vec::new();
         for (state, tracks) in states {
             for track in tracks {
-                let publisher = films.get(&track);
-                let publisher =
-                    publisher.and_then(|(publisher, _)| self.participants.get(publisher));
+                let member = films.get(&track);
+                let member = member.and_then(|film| self.participants.get(&film.member));
                 // Of a track that has ended, nothing is told.
-                if let Some(publisher) = publisher {
+                if let Some(member) = member {
                     told.push(proto::StreamStateInfo {
-                        participant_sid: publisher.sid.to_string(),
+                        participant_sid: member.sid.to_string(),
                         track_sid: track.to_string(),
                         state: state as i32,
                     });

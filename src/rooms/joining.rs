@@ -9,11 +9,10 @@ use std::time::Duration;
 use livekit_protocol as proto;
 use proto::DisconnectReason;
 use proto::leave_request::Action;
-use proto::participant_info::{Kind, State};
+use proto::participant_info::Kind;
 use proto::signal_response::Message;
 
 use super::admission::{Admission, IDENTITY_TAKEN, NO_ROOM, NOT_ADMITTED, Refusal, Route};
-use super::data::Outbox;
 use super::events::Event;
 use super::limits;
 use super::local::Local;
@@ -23,7 +22,7 @@ use super::pace::Pace;
 use super::participant::{Link, OnResume, Participant};
 use super::peer::Peer;
 use super::room::{Room, RoomSettings, Way, enabled_codecs};
-use super::session::{JOIN_PATIENCE, PING_INTERVAL_S, PING_TIMEOUT_S, TOKEN_INTERVAL};
+use super::session::{JOIN_PATIENCE, PING_INTERVAL_S, PING_TIMEOUT_S};
 use super::sfu::Sfu;
 use super::{ConnectionId, Now, ParticipantKey, RoomKey};
 use vivavoce_auth::{Owner, Principal, Takeover};
@@ -273,6 +272,14 @@ impl Sfu {
         limits::ROOM_STATE_BYTES.saturating_sub(said)
     }
 
+    /// The same for one of them, in its own room and in those that it is forwarded to.
+    pub(super) fn bytes_left(&self, participant: &Participant) -> usize {
+        let forwarded = participant.forwarded.iter();
+        let forwarded = forwarded.filter_map(|forwarded| self.participants.get(forwarded));
+        let left = forwarded.map(|forwarded| self.room_bytes_left(forwarded.room));
+        left.fold(self.room_bytes_left(participant.room), usize::min)
+    }
+
     /// Whether what a participant says about itself fits into the room.
     fn has_room_for(&self, admission: &Admission) -> bool {
         let said = [&admission.attributes, &admission.claims.attributes].map(limits::size_of);
@@ -368,73 +375,30 @@ impl Sfu {
                 subscriber: Box::new(Peer::new(certificate, addresses, now.instant)),
             },
         };
-        let (claims, once) = (admission.claims, admission.once);
-        let chosen = |own: String, tokens: &str| {
-            if own.is_empty() {
-                tokens.to_owned()
-            } else {
-                own
-            }
-        };
+        let claims = admission.claims;
         let mut attributes = claims.attributes.clone();
         attributes.extend(admission.attributes);
-        let metadata = chosen(admission.metadata, &claims.metadata);
+        let metadata = if admission.metadata.is_empty() {
+            claims.metadata.clone()
+        } else {
+            admission.metadata
+        };
+        let id = (key, self.sid("PA_"));
         let participant = Participant {
-            key,
-            present: metrics::participant_joined(),
-            room,
-            sid: self.sid("PA_"),
-            identity: claims.identity().into(),
-            name: claims.name.clone(),
             said_of_itself: metadata.len() + limits::size_of(&attributes),
             metadata,
             attributes,
-            permission: claims.permission(),
-            claims,
             client: admission.client,
-            state: State::Joined,
-            version: 0,
-            joined_at_ms: now.unix_ms,
-            disconnect_reason: DisconnectReason::UnknownReason,
             connection: Some(connection),
-            link,
             auto_subscribe: admission.auto_subscribe,
-            choices: HashMap::new(),
-            wishes: HashMap::new(),
-            paused: std::collections::HashSet::new(),
-            adapting: super::adapting::Adapting::default(),
-            publications: Vec::new(),
-            subscription_permission: None,
-            outbox: Outbox::default(),
-            was_active: false,
-            joined: now.instant,
             remove_at: Some(now.instant + JOIN_PATIENCE),
-            signalled: now.instant,
-            refresh_at: now.instant + TOKEN_INTERVAL,
-            token_at: None,
-            pace: Pace::default(),
-            offer_asked: None,
-            stale: false,
-            judged_from: None,
-            loss: 0.0,
-            quality: None,
-            on_resume: None,
-            simulated_speaker_until: None,
             way,
-            once,
+            once: admission.once,
+            ..Participant::new(id, room, claims, link, now)
         };
-        let keeps_room = participant.keeps_room();
         self.participants.insert(key, participant);
         self.connections.insert(connection, key);
-        if let Some(room) = self.rooms.get_mut(&room) {
-            room.members.push(key);
-            if keeps_room {
-                room.ends_at = None;
-            }
-            room.counts_changed = true;
-            self.places.participants.hold(&room.party, 1);
-        }
-        self.pair(room);
+        self.take_in(key);
         key
     }
 

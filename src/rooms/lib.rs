@@ -45,7 +45,7 @@
 //!
 //! | concept | modules |
 //! |---|---|
-//! | admission | `admission`, `joining`, `moving`, `session` |
+//! | admission | `admission`, `joining`, `moving`, `forwarded`, `session` |
 //! | signalling | `signalling`, `outbound`, `pace`, `turns` |
 //! | negotiation | `offers`, `sdp`, `negotiation`, `publishing`, `subscribing` |
 //! | transport | `peer`, `paths`, `srtp`, `ssrcs`, `sockets`, `tcp`, `turn`, `media_thread` |
@@ -98,6 +98,7 @@ pub mod codecs;
 mod data;
 pub mod dispatch;
 mod events;
+mod forwarded;
 mod forwarding;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;

@@ -154,6 +154,10 @@ impl Sfu {
         let Link::Local(to) = &self.participants.get(&to)?.link else {
             return None;
         };
+        // Whoever is forwarded is heard in other rooms, too.
+        if !from.forwarded.is_empty() {
+            return None;
+        }
         let mut tracks = from.published();
         let track = tracks.find(|publication| publication.mid.as_deref() == Some(SECTION))?;
         let heard = !track.info.muted && to.carries(&track.sid);

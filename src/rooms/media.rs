@@ -116,11 +116,11 @@ impl Sfu {
         };
         self.forward(key, &track, &packet, now);
         if renamed.is_some() {
-            self.announce(key);
+            self.announce(key, now);
         }
     }
 
-    /// Forwards a packet of a track to all its subscribers.
+    /// Forwards a packet of a track to all its subscribers, in its room and where its publisher is forwarded to.
     pub(super) fn forward(
         &mut self,
         key: ParticipantKey,
@@ -128,12 +128,17 @@ impl Sfu {
         packet: &ForwardedPacket<'_>,
         now: Now,
     ) {
-        let room = self.participants.get(&key).map(|publisher| publisher.room);
-        let Some(room) = room.and_then(|room| self.rooms.get(&room)) else {
+        let Some(publisher) = self.participants.get(&key) else {
             return;
         };
+        let forwarded = publisher.forwarded.iter();
+        let forwarded = forwarded.filter_map(|forwarded| self.participants.get(forwarded));
+        let elsewhere: Vec<RoomKey> = forwarded.map(|forwarded| forwarded.room).collect();
+        let rooms = std::iter::once(publisher.room).chain(elsewhere);
+        let rooms = rooms.filter_map(|room| self.rooms.get(&room));
+        let members = rooms.flat_map(|room| &room.members);
         let mut touched = Vec::new();
-        for member in room.members.iter().filter(|member| **member != key) {
+        for member in members.filter(|member| **member != key) {
             let Some(subscriber) = self.participants.get_mut(member) else {
                 continue;
             };
@@ -259,23 +264,14 @@ impl Sfu {
         };
         let mut speaking = Vec::new();
         for member in &room.members {
+            let source = self.participants.get(member).and_then(Participant::source);
+            let source = source.and_then(|source| self.participants.get(&source));
+            // Tracks are judged once, in their own room.
+            let elsewhere = source.map(|source| source.level);
             let Some(participant) = self.participants.get_mut(member) else {
                 continue;
             };
-            let simulated = participant
-                .simulated_speaker_until
-                .is_some_and(|until| until > now.instant);
-            let mut level = if simulated { 1.0 } else { 0.0f32 };
-            for publication in participant
-                .publications
-                .iter_mut()
-                .filter(|publication| publication.kind == SectionKind::Audio)
-            {
-                let measured = publication.meter.judge();
-                if !publication.info.muted {
-                    level = level.max(measured);
-                }
-            }
+            let level = elsewhere.unwrap_or_else(|| judge(participant, now));
             if level > 0.0 && participant.visible() {
                 speaking.push((participant.sid.to_string(), level));
             }
@@ -314,6 +310,8 @@ impl Sfu {
     /// reconnect when they read that.
     pub(super) fn tell_quality(&mut self, key: ParticipantKey, now: Now) {
         use proto::ConnectionQuality::{Excellent, Good, Poor};
+        let participant = self.participants.get(&key);
+        let loss = participant.map_or(0.0, |participant| self.publisher(participant).loss);
         let Some(participant) = self.participants.get_mut(&key).filter(|participant| {
             participant
                 .judged_from
@@ -321,7 +319,7 @@ impl Sfu {
         }) else {
             return;
         };
-        let quality = match participant.loss {
+        let quality = match loss {
             loss if loss < 0.02 => Excellent,
             loss if loss < 0.08 => Good,
             _ => Poor,
@@ -348,6 +346,26 @@ impl Sfu {
             self.tell(key, update);
         }
     }
+}
+
+/// How loud a participant was since the last time.
+fn judge(participant: &mut Participant, now: Now) -> f32 {
+    let simulated = participant
+        .simulated_speaker_until
+        .is_some_and(|until| until > now.instant);
+    let mut level = if simulated { 1.0 } else { 0.0f32 };
+    for publication in participant
+        .publications
+        .iter_mut()
+        .filter(|publication| publication.kind == SectionKind::Audio)
+    {
+        let measured = publication.meter.judge();
+        if !publication.info.muted {
+            level = level.max(measured);
+        }
+    }
+    participant.level = level;
+    level
 }
 
 /// Takes notice of a video packet; `None` if it belongs to no layer.

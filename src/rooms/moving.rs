@@ -14,6 +14,15 @@ use super::{Now, ParticipantKey, RoomKey, token};
 use vivavoce_auth::{Owner, Principal};
 use vivavoce_quotas::Party;
 
+/// How a participant comes to another room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Coming {
+    /// It leaves its own.
+    Moved,
+    /// It is in both from then on.
+    Forwarded,
+}
+
 impl Sfu {
     /// Moves a participant, who is told (`room_moved`), and whose next tokens are for the other room. That is created if it
     /// does not exist, must be one in which the participant may be, and have nobody of this identity.
@@ -25,26 +34,15 @@ impl Sfu {
         now: Now,
     ) -> Result<(), OperationError> {
         check_name(destination)?;
-        let key = self.participant_key(room, identity)?;
+        let key = self.resident_key(room, identity)?;
         if room == destination {
             return Err(OperationError::InvalidArgument(
                 "destination_room: the participant is in this room",
             ));
         }
         self.may_move(key)?;
-        let to = match self.room_names.get(destination).copied() {
-            Some(to) => {
-                self.check_move(key, to)?;
-                to
-            }
-            None if self.settings.auto_create => {
-                let party = self.party_of(key);
-                self.check_room(&party).map_err(OperationError::Quota)?;
-                let settings = self.settings.room.clone();
-                self.room_named(destination, settings, &party, now)
-            }
-            None => return Err(OperationError::NoRoom),
-        };
+        let to = self.destination(key, destination, Coming::Moved, now)?;
+        self.end_forwarding(key, now);
         let from = self.depart(key, now);
         self.arrive(key, to, now);
         if let Some(from) = from {
@@ -52,6 +50,30 @@ impl Sfu {
         }
         self.settle(now);
         Ok(())
+    }
+
+    /// The room of this name, to which a participant may come. It is created if it does not exist.
+    pub(super) fn destination(
+        &mut self,
+        key: ParticipantKey,
+        name: &str,
+        coming: Coming,
+        now: Now,
+    ) -> Result<RoomKey, OperationError> {
+        if let Some(to) = self.room_names.get(name).copied() {
+            self.check_destination(key, to, coming)?;
+            return Ok(to);
+        }
+        if !self.settings.auto_create {
+            return Err(OperationError::NoRoom);
+        }
+        let party = self.party_of(key);
+        self.check_room(&party).map_err(OperationError::Quota)?;
+        if coming == Coming::Forwarded {
+            self.check_place(&party)?;
+        }
+        let settings = self.settings.room.clone();
+        Ok(self.room_named(name, settings, &party, now))
     }
 
     fn party_of(&self, key: ParticipantKey) -> Party {
@@ -82,7 +104,12 @@ impl Sfu {
     }
 
     /// Whether a participant may be in another room, which exists.
-    fn check_move(&self, key: ParticipantKey, to: RoomKey) -> Result<(), OperationError> {
+    fn check_destination(
+        &self,
+        key: ParticipantKey,
+        to: RoomKey,
+        coming: Coming,
+    ) -> Result<(), OperationError> {
         let refused = |why| Err(OperationError::FailedPrecondition(why));
         let (Some(participant), Some(room)) = (self.participants.get(&key), self.rooms.get(&to))
         else {
@@ -91,8 +118,17 @@ impl Sfu {
         if !self.lets_in(to, &participant.claims.principal()) {
             return refused("destination_room: belongs to somebody else");
         }
-        if self.participant_in(to, &participant.identity).is_some() {
-            return refused("destination_room: somebody there has this identity");
+        if let Some(present) = self.participant_in(to, &participant.identity) {
+            if !participant.forwarded.contains(&present) {
+                return refused("destination_room: somebody there has this identity");
+            }
+            // Whoever is moved to where it is forwarded to takes the place that it has there.
+            return match coming {
+                Coming::Moved => Ok(()),
+                Coming::Forwarded => {
+                    refused("destination_room: the participant is forwarded there already")
+                }
+            };
         }
         let most = room.settings.max_participants as usize;
         if room.members.len() >= self.settings.most_per_room
@@ -106,10 +142,14 @@ impl Sfu {
             );
         }
         // Where both rooms count for one party, nothing changes for it.
-        if self.party_of(key) == room.party {
+        if coming == Coming::Moved && self.party_of(key) == room.party {
             return Ok(());
         }
-        self.check_places(&room.party)
+        self.check_place(&room.party)
+    }
+
+    fn check_place(&self, party: &Party) -> Result<(), OperationError> {
+        self.check_places(party)
             .map_err(|refusal| match refusal.quota {
                 Some(refused) => OperationError::Quota(refused),
                 None => OperationError::FailedPrecondition("destination_room: is full"),
@@ -151,7 +191,7 @@ impl Sfu {
     /// Lets a participant into another room, whom everybody there then knows.
     fn arrive(&mut self, key: ParticipantKey, to: RoomKey, now: Now) {
         let valid_s = i64::try_from(self.settings.token_validity.as_secs()).unwrap_or(i64::MAX);
-        let Some(room) = self.rooms.get_mut(&to) else {
+        let Some(name) = self.rooms.get(&to).map(|room| room.name.clone()) else {
             return;
         };
         let Some(participant) = self.participants.get_mut(&key) else {
@@ -159,29 +199,11 @@ impl Sfu {
         };
         participant.room = to;
         participant.version += 1;
-        participant.claims.video.room.clone_from(&room.name);
+        participant.claims.video.room = name;
         // Both were about people who are not there.
         participant.choices.clear();
         participant.subscription_permission = None;
-        let (principal, by_sip) = (
-            participant.claims.principal(),
-            participant.claims.participant_kind() == Kind::Sip,
-        );
-        room.on_trial &= by_sip;
-        room.members.push(key);
-        room.counts_changed = true;
-        if participant.keeps_room() {
-            room.ends_at = None;
-        }
-        self.places.participants.hold(&room.party, 1);
-        self.pair(to);
-        self.open_to_agents(to, now);
-        // As whoever joins it, a tenant's participant makes a room that nobody owns its tenant's.
-        if let Principal::Tenant(tenant) = principal
-            && self.owner_of(to) == Owner::Nobody
-        {
-            self.give_room(to, &Owner::Tenant(tenant), now);
-        }
+        self.settle_in(key, to, now);
         let (Some(room), Some(participant)) = (self.rooms.get(&to), self.participants.get(&key))
         else {
             return;
@@ -198,14 +220,43 @@ impl Sfu {
             participant: Some(participant.info()),
             other_participants: others.map(Participant::info).collect(),
         };
-        let (info, tracks) = (participant.info(), published(participant));
         let connection = participant.connection;
         let name = room.name.as_str().into();
         self.outputs
             .moves
             .extend(connection.map(|connection| (connection, name)));
         self.tell(key, Message::RoomMoved(moved));
+        self.introduce(key, to, now);
+        self.reconcile(key, now);
+    }
+
+    /// Makes somebody a member of the room that it comes to without having asked for it. As whoever joins it, a tenant's
+    /// participant makes a room that nobody owns its tenant's.
+    pub(super) fn settle_in(&mut self, key: ParticipantKey, to: RoomKey, now: Now) {
+        self.take_in(key);
+        let Some(participant) = self.participants.get(&key) else {
+            return;
+        };
+        let principal = participant.claims.principal();
+        let by_sip = participant.claims.participant_kind() == Kind::Sip;
+        if let Some(room) = self.rooms.get_mut(&to) {
+            room.on_trial &= by_sip;
+        }
+        self.open_to_agents(to, now);
+        if let Principal::Tenant(tenant) = principal
+            && self.owner_of(to) == Owner::Nobody
+        {
+            self.give_room(to, &Owner::Tenant(tenant), now);
+        }
+    }
+
+    /// Lets everybody in a room know somebody who has come there with its tracks.
+    pub(super) fn introduce(&mut self, key: ParticipantKey, to: RoomKey, now: Now) {
         self.announce_to_others(key);
+        let Some(participant) = self.participants.get(&key) else {
+            return;
+        };
+        let (info, tracks) = (participant.info(), published(participant));
         self.record(Event::ParticipantJoined, to, Some(info.clone()), None, now);
         for track in tracks {
             self.record(
@@ -216,7 +267,6 @@ impl Sfu {
                 now,
             );
         }
-        self.reconcile(key, now);
         self.reconcile_room(to, now);
     }
 }

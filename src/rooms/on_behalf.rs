@@ -102,8 +102,8 @@ impl OnBehalf<'_> {
         sid: String,
         muted: bool,
     ) -> Result<proto::TrackInfo, OperationError> {
-        self.act(room, move |sfu, room, _| {
-            sfu.mute_track(room, &identity, &sid, muted)
+        self.act(room, move |sfu, room, now| {
+            sfu.mute_track(room, &identity, &sid, muted, now)
         })
         .await
     }

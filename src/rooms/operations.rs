@@ -325,7 +325,7 @@ impl Sfu {
 
     /// Asks a participant's client to reconnect: it joins again by itself, and publishes its tracks again.
     pub fn renew_participant(&mut self, name: &str, identity: &str) -> Result<(), OperationError> {
-        let key = self.participant_key(name, identity)?;
+        let key = self.resident_key(name, identity)?;
         self.renew(key, DisconnectReason::UnknownReason);
         Ok(())
     }
@@ -337,8 +337,9 @@ impl Sfu {
         identity: &str,
         sid: &str,
         muted: bool,
+        now: Now,
     ) -> Result<proto::TrackInfo, OperationError> {
-        let key = self.participant_key(name, identity)?;
+        let key = self.resident_key(name, identity)?;
         let remote_unmute = self.settings.remote_unmute;
         let participant = self
             .participants
@@ -360,7 +361,7 @@ impl Sfu {
                     muted,
                 }),
             );
-            self.muted(key, sid, muted);
+            self.muted(key, sid, muted, now);
         }
         let participant = self
             .participants
@@ -380,8 +381,9 @@ impl Sfu {
         change: ParticipantChange,
         now: Now,
     ) -> Result<proto::ParticipantInfo, OperationError> {
-        let key = self.participant_key(name, identity)?;
-        let room_bytes = self.room_bytes_left(self.room_key(name)?);
+        let key = self.resident_key(name, identity)?;
+        let participant = self.participants.get(&key);
+        let room_bytes = participant.map_or(0, |participant| self.bytes_left(participant));
         let participant = self
             .participants
             .get_mut(&key)
@@ -394,7 +396,7 @@ impl Sfu {
                 participant.permission = permission;
                 self.permission_changed(key, now);
             }
-            None => self.announce(key),
+            None => self.announce(key, now),
         }
         self.tell_token(key, now);
         self.settle(now);
@@ -409,7 +411,7 @@ impl Sfu {
         subscription: &proto::UpdateSubscription,
         now: Now,
     ) -> Result<(), OperationError> {
-        let key = self.participant_key(name, identity)?;
+        let key = self.resident_key(name, identity)?;
         self.choose(key, subscription, now);
         self.reconcile(key, now);
         self.settle(now);
@@ -475,7 +477,7 @@ impl Sfu {
             };
             self.tell(key, Message::TrackUnpublished(unpublished));
         }
-        self.announce(key);
+        self.announce(key, now);
         let info = self.participants.get(&key).map(Participant::info);
         for publication in refused {
             self.record(
@@ -509,6 +511,22 @@ impl Sfu {
     ) -> Result<ParticipantKey, OperationError> {
         self.participant_in(self.room_key(name)?, identity)
             .ok_or(OperationError::NoParticipant)
+    }
+
+    /// The same of somebody who is in the room, and not forwarded to it.
+    pub(super) fn resident_key(
+        &self,
+        name: &str,
+        identity: &str,
+    ) -> Result<ParticipantKey, OperationError> {
+        let key = self.participant_key(name, identity)?;
+        let participant = self.participants.get(&key);
+        if participant.is_some_and(|found| found.source().is_some()) {
+            return Err(OperationError::FailedPrecondition(
+                "identity: the participant is forwarded from another room; this is done in that one",
+            ));
+        }
+        Ok(key)
     }
 }
 

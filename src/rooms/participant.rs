@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use livekit_protocol as proto;
-use proto::participant_info::State;
+use proto::participant_info::{KindDetail, State};
 use str0m::format::Codec;
 
 use super::adapting::{Adapting, Dynacast, Wish};
@@ -23,9 +23,10 @@ use super::pace::Pace;
 use super::peer::Peer;
 use super::room::Way;
 use super::sdp::SectionKind;
+use super::session::TOKEN_INTERVAL;
 use super::speakers::LevelMeter;
 use super::token::Claims;
-use super::{ConnectionId, ParticipantKey, RoomKey};
+use super::{ConnectionId, Now, ParticipantKey, RoomKey};
 use vivavoce_telemetry::metrics;
 
 /// A direction of media: one of two peer connections, or both in one.
@@ -51,6 +52,8 @@ pub enum Link {
     },
     /// None: the participant is in this process.
     Local(Box<Local>),
+    /// None: its tracks are those of this participant, who is in another room (see [`super::forwarded`]).
+    Forwarded(ParticipantKey),
 }
 
 impl Link {
@@ -58,7 +61,7 @@ impl Link {
     pub fn peer_mut(&mut self, side: Side) -> Option<&mut Peer> {
         match (self, side) {
             (Self::One(peer), Side::Publisher) => Some(peer),
-            (Self::One(_), Side::Subscriber) | (Self::Local(_), _) => None,
+            (Self::One(_), Side::Subscriber) | (Self::Local(_) | Self::Forwarded(_), _) => None,
             (Self::Two { publisher, .. }, Side::Publisher) => publisher.as_deref_mut(),
             (Self::Two { subscriber, .. }, Side::Subscriber) => Some(subscriber),
         }
@@ -67,7 +70,7 @@ impl Link {
     /// The side that media is sent to the client on.
     pub fn down_side(&self) -> Side {
         match self {
-            Self::One(_) | Self::Local(_) => Side::Publisher,
+            Self::One(_) | Self::Local(_) | Self::Forwarded(_) => Side::Publisher,
             Self::Two { .. } => Side::Subscriber,
         }
     }
@@ -77,13 +80,16 @@ impl Link {
         match self {
             Self::One(peer) => Some(peer),
             Self::Two { subscriber, .. } => Some(subscriber),
-            Self::Local(_) => None,
+            Self::Local(_) | Self::Forwarded(_) => None,
         }
     }
 
     /// Whether data messages can be sent.
     pub fn can_receive_data(&self) -> bool {
-        self.down().is_none_or(Peer::can_receive_data)
+        match self {
+            Self::Local(_) => true,
+            link => link.down().is_some_and(Peer::can_receive_data),
+        }
     }
 
     /// See [`Self::down`].
@@ -91,7 +97,7 @@ impl Link {
         match self {
             Self::One(peer) => Some(peer),
             Self::Two { subscriber, .. } => Some(subscriber),
-            Self::Local(_) => None,
+            Self::Local(_) | Self::Forwarded(_) => None,
         }
     }
 
@@ -156,6 +162,34 @@ pub struct Backup {
 }
 
 impl Publication {
+    /// One that is announced.
+    pub fn new(sid: TrackSid, info: proto::TrackInfo, kind: SectionKind) -> Self {
+        Self {
+            sid,
+            cid: String::new(),
+            info,
+            kind,
+            mid: None,
+            encodings: Vec::new(),
+            codecs: Vec::new(),
+            backup: None,
+            dynacast: Dynacast::default(),
+            said: 0,
+            meter: LevelMeter::default(),
+            told_subscribed: false,
+            renamed: None,
+        }
+    }
+
+    /// What another room knows of it. Its packets, layers and levels are those of the publisher.
+    pub fn reflected(&self) -> Self {
+        Self {
+            mid: self.mid.clone(),
+            said: self.said,
+            ..Self::new(TrackSid::clone(&self.sid), self.info.clone(), self.kind)
+        }
+    }
+
     /// Whether a section carries it.
     pub fn is_in(&self, mid: &str) -> bool {
         self.mid.as_deref() == Some(mid)
@@ -242,9 +276,77 @@ pub struct Participant {
     pub way: Option<Way>,
     /// What it hears, if it makes one offer and no other.
     pub once: Option<Hears>,
+    /// How loud its tracks were when it was last judged.
+    pub level: f32,
+    /// Those that stand for it in other rooms.
+    pub forwarded: Vec<ParticipantKey>,
 }
 
 impl Participant {
+    /// One that has just come, as its token says.
+    pub fn new(
+        (key, sid): (ParticipantKey, Arc<str>),
+        room: RoomKey,
+        claims: Claims,
+        link: Link,
+        now: Now,
+    ) -> Self {
+        Self {
+            key,
+            present: metrics::participant_joined(),
+            room,
+            sid,
+            identity: claims.identity().into(),
+            name: claims.name.clone(),
+            said_of_itself: claims.metadata.len() + limits::size_of(&claims.attributes),
+            metadata: claims.metadata.clone(),
+            attributes: claims.attributes.clone(),
+            permission: claims.permission(),
+            claims,
+            client: proto::ClientInfo::default(),
+            state: State::Joined,
+            version: 0,
+            joined_at_ms: now.unix_ms,
+            disconnect_reason: proto::DisconnectReason::UnknownReason,
+            connection: None,
+            link,
+            auto_subscribe: true,
+            choices: HashMap::new(),
+            wishes: HashMap::new(),
+            paused: HashSet::new(),
+            adapting: Adapting::default(),
+            publications: Vec::new(),
+            subscription_permission: None,
+            outbox: Outbox::default(),
+            was_active: false,
+            joined: now.instant,
+            remove_at: None,
+            signalled: now.instant,
+            refresh_at: now.instant + TOKEN_INTERVAL,
+            token_at: None,
+            pace: Pace::default(),
+            offer_asked: None,
+            stale: false,
+            judged_from: None,
+            loss: 0.0,
+            quality: None,
+            on_resume: None,
+            simulated_speaker_until: None,
+            way: None,
+            once: None,
+            level: 0.0,
+            forwarded: Vec::new(),
+        }
+    }
+
+    /// Whose tracks it has, if it is forwarded from another room.
+    pub const fn source(&self) -> Option<ParticipantKey> {
+        match self.link {
+            Link::Forwarded(source) => Some(source),
+            _ => None,
+        }
+    }
+
     /// What the other participants are told of it.
     pub fn info(&self) -> proto::ParticipantInfo {
         proto::ParticipantInfo {
@@ -263,6 +365,11 @@ impl Participant {
             permission: Some(self.permission.clone()),
             is_publisher: self.published().next().is_some(),
             kind: self.claims.participant_kind() as i32,
+            kind_details: self
+                .source()
+                .map(|_| KindDetail::Forwarded as i32)
+                .into_iter()
+                .collect(),
             attributes: self.attributes.clone(),
             disconnect_reason: self.disconnect_reason as i32,
             client_protocol: self.client.client_protocol,

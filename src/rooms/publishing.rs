@@ -14,7 +14,6 @@ use proto::request_response::Reason;
 use proto::signal_response::Message;
 use str0m::format::Codec;
 
-use super::adapting::Dynacast;
 use super::events::Event;
 use super::layers::{Encoding, MOST_ENCODINGS};
 use super::limits;
@@ -25,7 +24,6 @@ use super::participant::{Backup, Link, Participant, Publication, Side};
 use super::peer::Peer;
 use super::sdp::{self, Section, SectionKind};
 use super::sfu::Sfu;
-use super::speakers::LevelMeter;
 use super::{Now, ParticipantKey};
 use vivavoce_telemetry::metrics::{self, RoomInput};
 
@@ -155,7 +153,7 @@ impl Sfu {
             None
         } else if participant.said_of_tracks() + said > limits::TRACKS_BYTES {
             Some("the descriptions of this participant's tracks are too large")
-        } else if said > self.room_bytes_left(participant.room) {
+        } else if said > self.bytes_left(participant) {
             Some("the metadata, attributes and tracks of this room's participants exceed its limit")
         } else {
             None
@@ -253,19 +251,10 @@ impl Sfu {
             ..Default::default()
         };
         Publication {
-            sid,
             cid: request.cid,
-            info,
-            kind,
-            mid: None,
-            encodings: Vec::new(),
             codecs,
-            backup: None,
-            dynacast: Dynacast::default(),
             said,
-            meter: LevelMeter::default(),
-            told_subscribed: false,
-            renamed: None,
+            ..Publication::new(sid, info, kind)
         }
     }
 
@@ -381,11 +370,11 @@ impl Sfu {
     }
 
     /// Tells the room of publications that an offer has added or removed.
-    fn published_changed(&mut self, key: ParticipantKey, changes: Changes, now: Now) {
-        if changes.begun.is_empty() && changes.ended.is_empty() {
+    pub(super) fn published_changed(&mut self, key: ParticipantKey, changes: Changes, now: Now) {
+        if changes.is_empty() {
             return;
         }
-        self.announce(key);
+        self.announce(key, now);
         let Some(participant) = self.participants.get(&key) else {
             return;
         };
@@ -408,7 +397,7 @@ impl Sfu {
     }
 
     /// Handles a publisher muting or unmuting a track.
-    pub(super) fn muted(&mut self, key: ParticipantKey, sid: &str, muted: bool) {
+    pub(super) fn muted(&mut self, key: ParticipantKey, sid: &str, muted: bool, now: Now) {
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
         };
@@ -420,18 +409,25 @@ impl Sfu {
         {
             let room = participant.room;
             self.pair(room);
-            self.announce(key);
+            self.announce(key, now);
         }
     }
 }
 
 /// Publications added and removed.
 #[derive(Default)]
-struct Changes {
-    begun: Vec<proto::TrackInfo>,
-    ended: Vec<proto::TrackInfo>,
+pub(super) struct Changes {
+    pub begun: Vec<proto::TrackInfo>,
+    pub ended: Vec<proto::TrackInfo>,
     /// Tracks in no codec that is known here, and whether the offer named any.
-    unsupported: Vec<(String, bool)>,
+    pub unsupported: Vec<(String, bool)>,
+}
+
+impl Changes {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.begun.is_empty() && self.ended.is_empty()
+    }
 }
 
 /// The codec of a track that is announced in one that is not supported.

@@ -505,6 +505,17 @@ impl RoomServer {
             .await?
     }
 
+    /// See [`Sfu::forward_participant`].
+    pub async fn forward_participant(
+        &self,
+        room: String,
+        identity: String,
+        destination: String,
+    ) -> Result<(), OperationError> {
+        self.call(move |sfu, now| sfu.forward_participant(&room, &identity, &destination, now))
+            .await?
+    }
+
     /// See [`Sfu::renew_participant`].
     pub async fn renew_participant(
         &self,
@@ -523,7 +534,7 @@ impl RoomServer {
         track: String,
         muted: bool,
     ) -> Result<proto::TrackInfo, OperationError> {
-        self.call(move |sfu, _| sfu.mute_track(&room, &identity, &track, muted))
+        self.call(move |sfu, now| sfu.mute_track(&room, &identity, &track, muted, now))
             .await?
     }
 

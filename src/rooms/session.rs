@@ -39,7 +39,7 @@ const SIGNAL_SILENCE: Duration = Duration::from_secs(PING_TIMEOUT_S as u64 + 5);
 pub(super) const JOIN_PATIENCE: Duration = Duration::from_mins(1);
 /// How long a connection is measured before its quality is first reported. Browsers ignore the quality of others until they
 /// consider themselves connected, and it is not repeated until it changes.
-const FIRST_JUDGEMENT: Duration = Duration::from_secs(5);
+pub(super) const FIRST_JUDGEMENT: Duration = Duration::from_secs(5);
 /// If a requested offer does not arrive in time, the client has to reconnect.
 const OFFER_PATIENCE: Duration = Duration::from_secs(15);
 /// The interval at which tokens are refreshed.
@@ -191,6 +191,7 @@ impl Sfu {
             (sid.is_empty() || &*participant.sid == sid)
                 && (principal == Principal::Operator || principal == participant.claims.principal())
                 && participant.on_resume != Some(OnResume::StartAnew)
+                && participant.source().is_none()
         };
         let Some(participant) = participant.filter(goes_on) else {
             self.refuse(
@@ -393,6 +394,30 @@ impl Sfu {
             self.tell_room(room_key, Message::Update(update), None, None);
         }
         self.reconcile_room(room_key, now);
+        if let Some(source) = participant.source() {
+            self.forget_forwarded(source, key);
+        }
+        for forwarded in participant.forwarded {
+            self.remove(forwarded, reason, now);
+        }
+    }
+
+    /// Makes a participant a member of its room, which stays open for it.
+    pub(super) fn take_in(&mut self, key: ParticipantKey) {
+        let Some(participant) = self.participants.get(&key) else {
+            return;
+        };
+        let Some(room) = self.rooms.get_mut(&participant.room) else {
+            return;
+        };
+        self.places.participants.hold(&room.party, 1);
+        room.members.push(key);
+        room.counts_changed = true;
+        if participant.keeps_room() {
+            room.ends_at = None;
+        }
+        let room = participant.room;
+        self.pair(room);
     }
 
     /// Takes a member out of its room, which waits for its end from now on if nobody is left who keeps it.
@@ -462,7 +487,7 @@ impl Sfu {
         participant.remove_at = None;
         participant.state = State::Active;
         let room = participant.room;
-        self.announce(key);
+        self.announce(key, now);
         let info = self.participants.get(&key).map(Participant::info);
         self.record(Event::ParticipantJoined, room, info, None, now);
         self.reconcile(key, now);
@@ -547,7 +572,7 @@ impl Sfu {
         self.tell_quality(key, now);
         let participant = self.participants.get_mut(&key);
         if participant.is_some_and(|participant| participant.pace.rest()) {
-            self.announce(key);
+            self.announce(key, now);
         }
     }
 }

@@ -228,10 +228,10 @@ impl Sfu {
             self.check_timers(key, now);
         }
         let rooms: Vec<RoomKey> = self.rooms.keys().copied().collect();
+        self.adapt_rooms(&rooms, now);
         for room in rooms {
             self.tell_speakers(room, now);
             self.begin_silent_tracks(room, now);
-            self.adapt_room(room, now);
             self.tell_counts(room);
             // One of them may be able to relay now.
             self.pair(room);
@@ -516,9 +516,10 @@ impl Sfu {
         (told.bytes.len() * (self.outputs.signals.len() - before)) as u64
     }
 
-    /// Tells everyone in the room, itself included, the state of a participant. A hidden one is told alone. Beyond its rate
-    /// limit the update is delayed, see [`super::pace`].
-    pub(super) fn announce(&mut self, key: ParticipantKey) {
+    /// Tells everyone in the room, itself included, the state of a participant, and the rooms that it is forwarded to. A hidden
+    /// one is told alone. Beyond its rate limit the update is delayed, see [`super::pace`].
+    pub(super) fn announce(&mut self, key: ParticipantKey, now: Now) {
+        self.reflect(key, now);
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
         };

@@ -118,7 +118,7 @@ impl Sfu {
     fn requested(&mut self, key: ParticipantKey, request: Request, now: Now) {
         match request {
             Request::AddTrack(track) => self.add_track(key, track, now),
-            Request::Mute(mute) => self.muted(key, &mute.sid, mute.muted),
+            Request::Mute(mute) => self.muted(key, &mute.sid, mute.muted, now),
             Request::Subscription(subscription) => {
                 self.choose(key, &subscription, now);
                 self.refuse_absent(key, &subscription);
@@ -168,10 +168,8 @@ impl Sfu {
         update: proto::UpdateParticipantMetadata,
         now: Now,
     ) {
-        let Some(room) = self.participants.get(&key).map(|found| found.room) else {
-            return;
-        };
-        let room_bytes = self.room_bytes_left(room);
+        let participant = self.participants.get(&key);
+        let room_bytes = participant.map_or(0, |participant| self.bytes_left(participant));
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
         };
@@ -188,7 +186,7 @@ impl Sfu {
         let (name, metadata) = (Some(update.name), Some(update.metadata));
         match participant.change(name, metadata, update.attributes, room_bytes) {
             Ok(()) => {
-                self.announce(key);
+                self.announce(key, now);
                 self.respond(key, id, Reason::Ok, "");
                 self.tell_token(key, now);
             }

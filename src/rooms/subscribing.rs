@@ -62,7 +62,7 @@ impl Sfu {
             // A client cannot name tracks of a hidden publisher it does not know of.
             other.visible()
                 && choice.unwrap_or(subscriber.auto_subscribe)
-                && other.allows(&publication.sid, subscriber)
+                && self.publisher(other).allows(&publication.sid, subscriber)
         });
         let wanted = chosen.map(|(other, publication)| Wanted {
             track: TrackSid::clone(&publication.sid),
@@ -303,14 +303,13 @@ impl Sfu {
         }
     }
 
-    /// The publisher of a track in a participant's room.
+    /// Who publishes a track that is in a participant's room.
     pub(super) fn publisher_of(&self, key: ParticipantKey, track: &str) -> Option<ParticipantKey> {
         let room = self.participants.get(&key)?.room;
         let publishes =
             |other: &&Participant| other.published().any(|published| &*published.sid == track);
-        self.members(room)
-            .find(publishes)
-            .map(|publisher| publisher.key)
+        let member = self.members(room).find(publishes)?;
+        Some(self.publisher(member).key)
     }
 
     /// Removes a participant's choices for tracks that have ended, when there are many.
@@ -461,35 +460,42 @@ impl Sfu {
         let Some(publisher) = self.participants.get_mut(&key) else {
             return;
         };
-        let room = publisher.room;
         let permission = Permission::new(permission);
         let before = publisher.subscription_permission.replace(permission);
         let Some(publisher) = self.participants.get(&key) else {
             return;
         };
-        let mut changes = Vec::new();
-        let looked_up = self.members(room).count() * (1 + publisher.published().count());
-        for other in self.members(room).filter(|other| other.key != key) {
-            for publication in publisher.published() {
-                let allowed = publisher.allows(&publication.sid, other);
-                let was = publisher.is_heard_by(other)
-                    && before.as_ref().is_none_or(|before| {
-                        before.allows(&publication.sid, &other.sid, &other.identity)
-                    });
-                if allowed != was {
-                    let change = proto::SubscriptionPermissionUpdate {
-                        participant_sid: publisher.sid.to_string(),
-                        track_sid: publication.sid.to_string(),
-                        allowed,
-                    };
-                    changes.push((other.key, change));
+        let shown = std::iter::once(&key).chain(&publisher.forwarded);
+        let shown = shown.filter_map(|shown| self.participants.get(shown));
+        let (mut changes, mut rooms, mut looked_up) = (Vec::new(), Vec::new(), 0);
+        for shown in shown {
+            let others = self.members(shown.room);
+            for other in others.filter(|other| other.key != shown.key) {
+                looked_up += 1 + publisher.published().count();
+                for publication in publisher.published() {
+                    let allowed = publisher.allows(&publication.sid, other);
+                    let was = publisher.is_heard_by(other)
+                        && before.as_ref().is_none_or(|before| {
+                            before.allows(&publication.sid, &other.sid, &other.identity)
+                        });
+                    if allowed != was {
+                        let change = proto::SubscriptionPermissionUpdate {
+                            participant_sid: shown.sid.to_string(),
+                            track_sid: publication.sid.to_string(),
+                            allowed,
+                        };
+                        changes.push((other.key, change));
+                    }
                 }
             }
+            rooms.push(shown.room);
         }
         for (subscriber, change) in changes {
             self.tell(subscriber, Message::SubscriptionPermissionUpdate(change));
         }
         self.worked(looked_up, PERMISSIONS_PER_UNIT);
-        self.reconcile_room(room, now);
+        for room in rooms {
+            self.reconcile_room(room, now);
+        }
     }
 }

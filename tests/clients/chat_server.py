@@ -1,10 +1,10 @@
 """A language model for tests: a chat-completions endpoint that streams, and answers by what it was told last.
 
-chat_server.py            prints its port, then serves until it is ended
+chat_server.py [CALLS]    prints its port, then serves until it is ended
 GET /requests             every request so far, as JSON
 
-It says "You said: ..." to everything but: "weather", for which it calls the function that it was given; what a function
-returned, which it repeats; "story", which is long; "nothing", which is empty; "wait", to which it says its first word and
+It says "You said: ..." to everything but: the words of CALLS (JSON), for which it calls the function that stands there, where it
+was given that; "weather", for which it calls the one that it was given; what a function returned, which it repeats; "story", which is long; "nothing", which is empty; "wait", to which it says its first word and
 then nothing; "fail" and "break", which are errors.
 """
 
@@ -13,11 +13,12 @@ import json
 import sys
 
 REQUESTS = []
+CALLS = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
 STORY = " ".join(f"This is sentence number {n} of the story." for n in "one two three four five six seven eight nine ten".split())
 
 
 def chunk(delta, finish=None):
-    return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+    return {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 
 
 def words(text):
@@ -36,6 +37,13 @@ def said(message):
 def answer(request):
     last = request["messages"][-1]
     text = said(last)
+    given = [tool["function"]["name"] for tool in request.get("tools") or []]
+    wanted = [name for word, name in CALLS.items() if word in text and name in given]
+    if last["role"] == "user" and wanted:
+        call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": wanted[0], "arguments": "{}"}}
+        yield chunk({"role": "assistant", "content": None, "tool_calls": [call]})
+        yield chunk({}, "tool_calls")
+        return
     if last["role"] == "tool":
         yield from words(f"The function says: {text}.")
     elif "weather" in text.lower() and request.get("tools"):
@@ -94,7 +102,7 @@ async def serve(reader, writer):
                     await asyncio.sleep(3600)
                 await asyncio.sleep(0.005)
             usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
-            await event(json.dumps({"choices": [], "usage": usage}))
+            await event(json.dumps({"id": "chatcmpl-1", "choices": [], "usage": usage}))
             await event("[DONE]")
             writer.write(b"0\r\n\r\n")
             await writer.drain()

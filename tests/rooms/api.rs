@@ -85,12 +85,7 @@ async fn whoever_may_not_is_told_so_in_twirps_words() {
             json!({"name": 7}),
             (400, "malformed"),
         ),
-        (
-            "ForwardParticipant",
-            &nothing,
-            json!({}),
-            (501, "unimplemented"),
-        ),
+        ("PerformRpc", &nothing, json!({}), (501, "unimplemented")),
         ("Nonsense", &nothing, json!({}), (404, "bad_route")),
     ] {
         let (status, answer) = call(&server, method, grants, &body).await;

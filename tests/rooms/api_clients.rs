@@ -127,6 +127,10 @@ impl Crate {
             }
             "participant" => shown(rooms.get_participant(room, identity).await?),
             "remove" => shown(rooms.remove_participant(room, identity).await?),
+            "forward" => {
+                let forwarded = rooms.forward_participant(room, identity, text("to"));
+                shown(forwarded.await?)
+            }
             "mute" => {
                 let muted = call["muted"] == true;
                 let track = rooms.mute_published_track(room, identity, text("sid"), muted);

@@ -43,7 +43,7 @@ fn interpreted(script: &str, host: Option<&Host>) -> Command {
     let root = env!("CARGO_MANIFEST_DIR");
     let python = script.ends_with("py");
     let environment = match script {
-        "agent_worker.py" => "livekit-agents",
+        "agent_worker.py" | "warm_transfer_worker.py" => "livekit-agents",
         "whip_aiortc.py" => "aiortc",
         _ => "python",
     };

@@ -10,6 +10,7 @@ mod egress;
 mod egress_api;
 pub mod events;
 mod firewall;
+mod forwarded;
 mod livekit;
 mod matrix;
 mod moving;
@@ -20,6 +21,7 @@ mod resilience;
 pub mod rest;
 pub mod signal;
 mod video;
+mod warm_transfer;
 mod whip;
 pub mod workers;
 

@@ -16,7 +16,13 @@ use crate::harness::{Server, is_long};
 /// How long a change may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-async fn join_with(server: &Server, kind: Kind, room: &str, who: &str, options: Value) -> Client {
+pub async fn join_with(
+    server: &Server,
+    kind: Kind,
+    room: &str,
+    who: &str,
+    options: Value,
+) -> Client {
     let (url, token) = super::admission(server, room, who).await;
     let mut client = Client::start(kind, &url, who, &token, &options);
     client.connected().await;
@@ -35,7 +41,7 @@ fn number(of: &Value, name: &str) -> i64 {
 }
 
 /// Waits until what is decoded has this height and goes on; gives how long that took.
-async fn sees(client: &mut Client, identity: &str, is_right: impl Fn(i64) -> bool) -> Duration {
+pub async fn sees(client: &mut Client, identity: &str, is_right: impl Fn(i64) -> bool) -> Duration {
     let from = Instant::now();
     loop {
         let before = received(client, identity).await;
@@ -60,7 +66,7 @@ async fn sent(client: &mut Client) -> Vec<(String, i64)> {
 }
 
 /// Waits until exactly these layers are sent, by the last letters of their names.
-async fn sends(client: &mut Client, names: &[&str]) {
+pub async fn sends(client: &mut Client, names: &[&str]) {
     let from = Instant::now();
     loop {
         let before = sent(client).await;

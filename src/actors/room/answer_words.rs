@@ -5,10 +5,9 @@ use std::cell::{Cell, RefCell};
 
 use actix::prelude::*;
 use livekit_protocol::ParticipantInfo;
-use livekit_protocol::participant_info::Kind;
 
 use crate::registry::calls::{CallRegistry, HearWords};
-use vivavoce_seams::rooms::telephone::{CallOf, attribute};
+use vivavoce_seams::rooms::telephone::{CallOf, attribute, is_on_the_phone};
 
 /// The longest text that is passed on, in bytes: who has answered is known long before.
 const MOST_BYTES: usize = 1_024;
@@ -37,7 +36,7 @@ impl AnswerWords {
     /// A participant has joined, or is another now; with them there are so many.
     pub(super) fn there(&self, info: &ParticipantInfo, others: usize) {
         self.others.set(others);
-        if info.kind() != Kind::Sip {
+        if !is_on_the_phone(info) {
             return;
         }
         let listens = info.attributes.get(attribute::CLASSIFIES);
@@ -77,6 +76,8 @@ impl AnswerWords {
 
 #[cfg(test)]
 mod tests {
+    use livekit_protocol::participant_info::Kind;
+
     use super::*;
 
     #[test]

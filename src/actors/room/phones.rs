@@ -4,12 +4,11 @@
 use std::collections::VecDeque;
 
 use livekit_protocol::ParticipantInfo;
-use livekit_protocol::participant_info::Kind;
 
 use crate::session::protocol::TransferState;
 use vivavoce_seams::rooms::telephone::{
     AnswerFinding, AnswerReason, Answerer, CallStatus, Classification, attribute, cause_of,
-    status_of,
+    is_on_the_phone, status_of,
 };
 
 /// Steps of warm transfers that are remembered, so that each is reported once.
@@ -32,7 +31,7 @@ impl TransferSteps {
 
     /// A telephone has changed. Returns the state of its transfer, where that is news.
     pub fn changed(&mut self, info: &ParticipantInfo) -> Option<TransferState> {
-        if info.kind() != Kind::Sip {
+        if !is_on_the_phone(info) {
             return None;
         }
         let read = |name| info.attributes.get(name).filter(|text| !text.is_empty());
@@ -72,7 +71,7 @@ struct Phone {
 impl Phones {
     /// A participant has joined or changed. Returns the call id and status if there is a change to report.
     pub fn there(&mut self, info: &ParticipantInfo) -> Option<(String, CallStatus)> {
-        if info.kind() != Kind::Sip {
+        if !is_on_the_phone(info) {
             return None;
         }
         let known = self
@@ -190,6 +189,7 @@ fn beep_of(info: &ParticipantInfo) -> Option<AnswerFinding> {
 #[cfg(test)]
 mod tests {
     use livekit_protocol::DisconnectReason;
+    use livekit_protocol::participant_info::{Kind, KindDetail};
 
     use super::*;
     use vivavoce_seams::rooms::telephone::HangupCause;
@@ -241,6 +241,15 @@ mod tests {
             told(CallStatus::Hangup(HangupCause::Remote))
         );
         assert_eq!(phones.gone(&left), None);
+    }
+
+    #[test]
+    fn a_call_is_told_where_it_is_and_not_where_it_is_forwarded_to() {
+        let mut phones = Phones::default();
+        let mut forwarded = phone("ann", "active");
+        forwarded.kind_details = vec![KindDetail::Forwarded as i32];
+        assert_eq!(phones.there(&forwarded), None);
+        assert_eq!(phones.gone(&forwarded), None);
     }
 
     #[test]

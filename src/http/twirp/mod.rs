@@ -26,6 +26,7 @@ use serde::de::DeserializeOwned;
 use self::support::Method;
 pub use self::support::page as livekit_api_page;
 use super::body::{self, BodyError};
+use super::former::AtFormer;
 use super::limits;
 use super::state::AppState;
 use vivavoce_actors::egress::EgressService;
@@ -213,6 +214,7 @@ pub async fn call(
             calls: &state.calls,
             trunks: state.trunks.as_ref(),
             egress: state.egress.as_ref(),
+            former: state.former.as_ref(),
             claims,
             wire,
             method: known,
@@ -254,6 +256,7 @@ struct Call<'a> {
     calls: &'a Addr<CallRegistry>,
     trunks: Option<&'a Arc<Trunks>>,
     egress: Option<&'a EgressService>,
+    former: Option<&'a AtFormer>,
     claims: Claims,
     wire: Wire,
     method: &'static Method,

@@ -32,6 +32,11 @@ pub(super) fn may_allow(method: &str, grants: &VideoGrant) -> bool {
     }
 }
 
+/// Whether the grants are for a room and another one that somebody of it goes to.
+fn is_for_both(grants: &VideoGrant, room: &str, destination: &str) -> bool {
+    grants.room_admin && grants.room == room && grants.destination_room == destination
+}
+
 impl Call<'_> {
     /// Handles a method.
     pub(super) async fn room_service(&self) -> Result<HttpResponse, Failure> {
@@ -79,14 +84,26 @@ impl Call<'_> {
             }
             "MoveParticipant" => {
                 let said = self.read(|said: &proto::MoveParticipantRequest, claims| {
-                    let grants = &claims.video;
-                    grants.room_admin
-                        && grants.room == said.room
-                        && grants.destination_room == said.destination_room
+                    is_for_both(&claims.video, &said.room, &said.destination_room)
                 })?;
+                let (room, identity) = (&said.room, &said.identity);
+                self.check_destination(room, identity, &said.destination_room)
+                    .await?;
                 let moved = rooms.move_participant(said.room, said.identity, said.destination_room);
                 moved.await?;
                 wire.answer(&proto::MoveParticipantResponse {})
+            }
+            "ForwardParticipant" => {
+                let said = self.read(|said: &proto::ForwardParticipantRequest, claims| {
+                    is_for_both(&claims.video, &said.room, &said.destination_room)
+                })?;
+                let (room, identity) = (&said.room, &said.identity);
+                self.check_destination(room, identity, &said.destination_room)
+                    .await?;
+                let forwarded =
+                    rooms.forward_participant(said.room, said.identity, said.destination_room);
+                forwarded.await?;
+                wire.answer(&proto::ForwardParticipantResponse {})
             }
             "MutePublishedTrack" => {
                 let said = self.of_room(|said: &proto::MuteRoomTrackRequest| &said.room)?;
@@ -115,6 +132,27 @@ impl Call<'_> {
             }
             _ => Err(self.forgotten()),
         }
+    }
+
+    /// Refuses a room for somebody of this server in which people are at the former one: they would be in two rooms of one name.
+    async fn check_destination(
+        &self,
+        room: &str,
+        identity: &str,
+        destination: &str,
+    ) -> Result<(), Failure> {
+        if !self
+            .former
+            .is_some_and(|former| former.has_room(destination))
+        {
+            return Ok(());
+        }
+        let (room, identity) = (room.to_owned(), identity.to_owned());
+        self.rooms.get_participant(room, identity).await?;
+        Err(Failure::new(
+            "failed_precondition",
+            "destination_room: people are in it at the server that this one replaces",
+        ))
     }
 
     async fn update_participant(&self) -> Result<HttpResponse, Failure> {

@@ -241,6 +241,14 @@ const ROOM_SERVICE: &[Method] = &[
         ],
     ),
     works(
+        "ForwardParticipant",
+        &[
+            Field("room", Works),
+            Field("identity", Works),
+            Field("destination_room", Works),
+        ],
+    ),
+    works(
         "MutePublishedTrack",
         &[
             Field("room", Works),
@@ -285,10 +293,6 @@ const ROOM_SERVICE: &[Method] = &[
     works(
         "UpdateRoomMetadata",
         &[Field("room", Works), Field("metadata", Works)],
-    ),
-    missing(
-        "ForwardParticipant",
-        "LiveKit's own server has it in its cloud only",
     ),
     missing(
         "PerformRpc",

@@ -23,6 +23,7 @@ pub const BROWSER_UNPUBLISH: &str = include_str!("../testdata/offers/browser-unp
 
 mod crowd;
 mod data;
+mod forwarded;
 mod fuzz;
 mod held;
 mod hostile;

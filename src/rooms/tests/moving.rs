@@ -7,11 +7,11 @@ use super::super::{Admission, ConnectionId, OperationError, Route};
 use super::Bench;
 use vivavoce_auth::{Owner, Principal, TenantId};
 
-fn tenant(id: &str) -> Principal {
+pub fn tenant(id: &str) -> Principal {
     Principal::Tenant(TenantId::new(id).unwrap())
 }
 
-fn admission(room: &str, identity: &str, principal: Principal) -> Admission {
+pub fn admission(room: &str, identity: &str, principal: Principal) -> Admission {
     let mut admission = Bench::admission(identity, |claims| {
         claims.vivavoce = Some(principal);
         claims.video.room = room.to_owned();
@@ -23,7 +23,7 @@ fn admission(room: &str, identity: &str, principal: Principal) -> Admission {
 }
 
 /// Somebody whose media is up.
-fn join(bench: &mut Bench, room: &str, identity: &str, principal: Principal) -> ConnectionId {
+pub fn join(bench: &mut Bench, room: &str, identity: &str, principal: Principal) -> ConnectionId {
     let connection = bench.connect(admission(room, identity, principal));
     let all = bench.sfu.participants.values_mut();
     for participant in all.filter(|one| &*one.identity == identity) {
@@ -32,18 +32,23 @@ fn join(bench: &mut Bench, room: &str, identity: &str, principal: Principal) -> 
     connection
 }
 
-fn moved(bench: &mut Bench, from: &str, identity: &str, to: &str) -> Result<(), OperationError> {
+pub fn moved(
+    bench: &mut Bench,
+    from: &str,
+    identity: &str,
+    to: &str,
+) -> Result<(), OperationError> {
     let moved = bench.sfu.move_participant(from, identity, to, bench.now);
     bench.collect();
     moved
 }
 
-fn present(bench: &Bench, room: &str) -> Vec<String> {
+pub fn present(bench: &Bench, room: &str) -> Vec<String> {
     let present = bench.sfu.list_participants(room).unwrap_or_default();
     present.into_iter().map(|one| one.identity).collect()
 }
 
-fn owner(bench: &Bench, room: &str) -> Owner {
+pub fn owner(bench: &Bench, room: &str) -> Owner {
     Owner::of(&bench.sfu.list_rooms(&[room.to_owned()])[0].metadata)
 }
 

@@ -80,7 +80,7 @@ fn operations_name_what_is_missing() {
     assert_eq!(
         bench
             .sfu
-            .mute_track("kitchen", "alice", "TR_x", true)
+            .mute_track("kitchen", "alice", "TR_x", true, now)
             .unwrap_err(),
         OperationError::NoTrack
     );
@@ -107,7 +107,7 @@ fn a_server_mutes_and_does_not_unmute() {
     assert!(
         bench
             .sfu
-            .mute_track("kitchen", "alice", &track.sid, true)
+            .mute_track("kitchen", "alice", &track.sid, true, bench.now)
             .unwrap()
             .muted
     );
@@ -118,7 +118,9 @@ fn a_server_mutes_and_does_not_unmute() {
             .iter()
             .any(|m| matches!(m, Message::Mute(mute) if mute.muted && mute.sid == track.sid))
     );
-    let refused = bench.sfu.mute_track("kitchen", "alice", &track.sid, false);
+    let refused = bench
+        .sfu
+        .mute_track("kitchen", "alice", &track.sid, false, bench.now);
     assert!(matches!(
         refused,
         Err(OperationError::FailedPrecondition(_))

@@ -72,6 +72,10 @@ impl Stage {
     }
 
     pub fn join(&mut self, identity: &str) -> usize {
+        self.join_in("kitchen", identity)
+    }
+
+    pub fn join_in(&mut self, room: &str, identity: &str) -> usize {
         let now = self.bench.now.instant;
         let mut rtc = RtcConfig::new()
             .set_rtp_mode(true)
@@ -95,7 +99,8 @@ impl Stage {
             ..ChannelConfig::default()
         });
         let (offer, pending) = api.apply().unwrap();
-        let mut admission = Bench::admission(identity, |_| ());
+        let mut admission =
+            Bench::admission(identity, |claims| room.clone_into(&mut claims.video.room));
         admission.route = Route::OneConnection;
         admission.offer = Some(super::offer(&offer.to_sdp_string(), 1));
         let connection = self.bench.connect(admission);

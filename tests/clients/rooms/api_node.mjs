@@ -23,6 +23,7 @@ const calls = {
   participants: async ({ room }) => ({ participants: await rooms.listParticipants(room) }),
   participant: ({ room, identity }) => rooms.getParticipant(room, identity),
   remove: ({ room, identity }) => rooms.removeParticipant(room, identity),
+  forward: ({ room, identity, to }) => rooms.forwardParticipant(room, identity, to),
   mute: async ({ room, identity, sid, muted }) => ({ track: await rooms.mutePublishedTrack(room, identity, sid, muted) }),
   update: ({ room, identity, metadata, attributes, can_publish: can }) => rooms.updateParticipant(room, identity, {
     metadata, attributes, ...(can !== undefined && { permission: permission(can) }),

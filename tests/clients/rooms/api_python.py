@@ -33,6 +33,8 @@ async def call(client, command):
             return await rooms.get_participant(api.RoomParticipantIdentity(room=room, identity=identity))
         case "remove":
             return await rooms.remove_participant(api.RoomParticipantIdentity(room=room, identity=identity))
+        case "forward":
+            return await rooms.forward_participant(api.ForwardParticipantRequest(room=room, identity=identity, destination_room=command["to"]))
         case "mute":
             return await rooms.mute_published_track(api.MuteRoomTrackRequest(room=room, identity=identity, track_sid=command["sid"], muted=command["muted"]))
         case "update":

@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use livekit_protocol::ParticipantInfo;
-use livekit_protocol::participant_info::Kind;
 use percent_encoding::percent_decode_str;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
@@ -37,7 +36,7 @@ use vivavoce_quotas::{Party, Quota, Refused};
 use vivavoce_seams::rooms::telephone::{
     CallError, CallErrorKind, CallOf, CallTrace, Callee, CallerIdentity, Classify, GatewayReport,
     HangupCause, Line, Login, NewCall, NewTransfer, PhoneReport, PlacedCall, RefusedCall,
-    RegistrationReport, Telephone, TransferTarget, Trunk,
+    RegistrationReport, Telephone, TransferTarget, Trunk, is_on_the_phone,
 };
 use vivavoce_webhooks::{Event, EventKind, TransferOutcome, Webhooks};
 
@@ -629,7 +628,7 @@ impl Calls {
         identity: &str,
     ) -> Result<(Owner, ParticipantInfo), CallsError> {
         let (owner, participant) = self.rooms.seen(access, room, identity).await?;
-        if participant.kind() == Kind::Sip {
+        if is_on_the_phone(&participant) {
             Ok((owner, participant))
         } else {
             Err(RoomsError::NoParticipant.into())

@@ -98,6 +98,7 @@ fn fields_of_the_protocol(method: &str) -> Vec<(&'static str, Vec<&'static str>)
         "ListParticipants" => vec![("", names::<ListParticipantsRequest>())],
         "GetParticipant" | "RemoveParticipant" => vec![("", names::<RoomParticipantIdentity>())],
         "MoveParticipant" => vec![("", names::<MoveParticipantRequest>())],
+        "ForwardParticipant" => vec![("", names::<ForwardParticipantRequest>())],
         "MutePublishedTrack" => vec![("", names::<MuteRoomTrackRequest>())],
         "UpdateParticipant" => vec![
             ("", names::<UpdateParticipantRequest>()),
@@ -352,10 +353,7 @@ fn what_is_not_there_says_so() {
     let code = |service: &str, method: &str| find(service, method).err().unwrap().code;
     assert_eq!(code("livekit.Egress", "StartWebEgress"), "unimplemented");
     assert_eq!(code("livekit.Ingress", "CreateIngress"), "unimplemented");
-    assert_eq!(
-        code("livekit.RoomService", "ForwardParticipant"),
-        "unimplemented"
-    );
+    assert_eq!(code("livekit.RoomService", "PerformRpc"), "unimplemented");
     assert_eq!(code("livekit.RoomService", "MakeCoffee"), "bad_route");
     assert_eq!(code("livekit.Nonsense", "MakeCoffee"), "unimplemented");
 }

@@ -33,6 +33,8 @@ pub const DISABLED_PER_PARTICIPANT: usize = 1_024;
 pub const SETTINGS_PER_REQUEST: usize = 256;
 /// Entries in a publisher's list of who may subscribe.
 pub const PERMISSIONS_PER_PARTICIPANT: usize = 1_024;
+/// Rooms that one participant is forwarded to: each of its packets goes to the subscribers of all of them.
+pub const FORWARDED_TO: usize = 16;
 /// Destinations that a data message names.
 pub const DESTINATIONS: usize = 1_024;
 

@@ -372,6 +372,7 @@ shaped! {
     ListParticipantsRequest: PLAIN_CALL,
     RoomParticipantIdentity: PLAIN_CALL,
     MoveParticipantRequest: PLAIN_CALL,
+    ForwardParticipantRequest: PLAIN_CALL,
     MuteRoomTrackRequest: PLAIN_CALL,
     UpdateParticipantRequest: UPDATE_PARTICIPANT,
     UpdateSubscriptionsRequest: UPDATE_SUBSCRIPTIONS,

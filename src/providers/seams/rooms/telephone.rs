@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use livekit_protocol::participant_info::Kind;
+use livekit_protocol::participant_info::{Kind, KindDetail};
 use livekit_protocol::{DisconnectReason, ParticipantInfo};
 use tokio::sync::{mpsc, oneshot};
 
@@ -613,9 +613,20 @@ impl CallStatus {
     }
 }
 
+/// Whether a participant is in another room, and forwarded to this one.
+pub fn is_forwarded(participant: &ParticipantInfo) -> bool {
+    let details = &participant.kind_details;
+    details.contains(&(KindDetail::Forwarded as i32))
+}
+
+/// Whether a participant's call is in this room: whoever is forwarded here is on the telephone in another.
+pub fn is_on_the_phone(participant: &ParticipantInfo) -> bool {
+    participant.kind() == Kind::Sip && !is_forwarded(participant)
+}
+
 /// Where a participant's call is; `None` where they are not on a telephone, or it does not say.
 pub fn status_of(participant: &ParticipantInfo) -> Option<CallStatus> {
-    if participant.kind() != Kind::Sip {
+    if !is_on_the_phone(participant) {
         return None;
     }
     match participant.attributes.get(attribute::CALL_STATUS)?.as_str() {

@@ -492,6 +492,7 @@ fn calls() -> Vec<Vec<u8>> {
         json!({"room": "kitchen", "data": "AAEC", "kind": "LOSSY", "destinationIdentities": ["bob"], "topic": "t",
             "nonce": "AAAAAAAAAAAAAAAAAAAAAA=="}),
         json!({"names": ["kitchen", "other"]}),
+        json!({"room": "kitchen", "identity": "bob", "destinationRoom": "cellar"}),
     ];
     calls.map(|call| call.to_string().into_bytes()).to_vec()
 }
@@ -514,7 +515,14 @@ fn call(bench: &mut Bench, text: &[u8]) -> usize {
         answered(serde_json::to_vec(&proto::ListRoomsResponse { rooms }).unwrap());
     }
     if let Ok(said) = serde_json::from_slice::<proto::MuteRoomTrackRequest>(text) {
-        let _ = sfu.mute_track(&said.room, &said.identity, &said.track_sid, said.muted);
+        let _ = sfu.mute_track(&said.room, &said.identity, &said.track_sid, said.muted, now);
+    }
+    if let Ok(said) = serde_json::from_slice::<proto::ForwardParticipantRequest>(text) {
+        let (room, identity, to) = (&said.room, &said.identity, &said.destination_room);
+        let _ = sfu.forward_participant(room, identity, to, now);
+        if now.unix_ms % 2 == 0 {
+            let _ = sfu.move_participant(room, identity, to, now);
+        }
     }
     if let Ok(said) = serde_json::from_slice::<proto::UpdateParticipantRequest>(text) {
         let change = ParticipantChange {
