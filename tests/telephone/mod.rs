@@ -12,6 +12,7 @@ pub mod hostile;
 mod inbound;
 mod outbound;
 mod phones;
+mod queues;
 mod registrations;
 mod replaces;
 pub mod rig;
