@@ -58,7 +58,8 @@ fn socket_messages() -> Option<Vec<String>> {
                 "resume" => "the first message of a socket; the session's own limits; 200 events (256 KiB) and 10 s of sound (512 KiB) kept per session",
                 "send_message" => "limits of the room's data messages",
                 "sip_transfer" => "one at a time per SIP participant",
-                "complete_transfer" | "cancel_transfer" | "hold" => {
+                "queue_call" => "`sip.queue_max_calls` in a queue, `sip.queue_max_queues` of a tenant",
+                "complete_transfer" | "cancel_transfer" | "hold" | "leave_queue" | "next_call" => {
                     "16 transfers and hang-ups of a session at once"
                 }
                 "hangup" => "ends a call",

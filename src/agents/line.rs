@@ -296,6 +296,9 @@ impl LineSocket {
             "\"complete_transfer\"",
             "\"cancel_transfer\"",
             "\"hold\"",
+            "\"queue_call\"",
+            "\"leave_queue\"",
+            "\"next_call\"",
         ];
         if !kind.is_some_and(|kind| known.contains(&kind.get())) {
             return false;
@@ -317,8 +320,15 @@ impl LineSocket {
             | CallCommand::Hold {
                 participant_identity,
                 ..
+            }
+            | CallCommand::Queue {
+                participant_identity,
+                ..
+            }
+            | CallCommand::LeaveQueue {
+                participant_identity,
             } => participant_identity.as_ref(),
-            CallCommand::Finish { .. } => None,
+            CallCommand::Finish { .. } | CallCommand::Next { .. } => None,
         };
         let stranger = whose.is_some_and(|identity| *identity != self.session.identity);
         if stranger || self.line.over().is_cancelled() {
@@ -335,7 +345,11 @@ impl LineSocket {
                     self.refuse(name, ErrorCode::CallFailed, problem);
                 }
             }
-            CallCommand::Hold { .. } | CallCommand::Finish { .. } => {
+            CallCommand::Hold { .. }
+            | CallCommand::Finish { .. }
+            | CallCommand::Queue { .. }
+            | CallCommand::LeaveQueue { .. }
+            | CallCommand::Next { .. } => {
                 let problem = "this carrier's socket can neither transfer a call nor hold it";
                 self.refuse(name, ErrorCode::CallFailed, problem);
             }

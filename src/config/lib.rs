@@ -64,8 +64,9 @@ use settings::{Check, Reader};
 use value::SettingValue;
 pub use value::{
     AcceptReplaces, ByteSize, HttpUrl, JsonText, List, LogFormat, LogLevel, MediaEncryption,
-    Networks, OptionalPort, Percent, PortRange, RecordingBackend, RecordingLayout, ReferScheme,
-    RoomMode, RtcMode, Secret, SipTransport, SocketAuth, TransferWithoutAgent, VendorUrl,
+    Networks, OptionalPort, Percent, PortRange, QueueTimeout, RecordingBackend, RecordingLayout,
+    ReferScheme, RoomMode, RtcMode, Secret, SipTransport, SocketAuth, TransferWithoutAgent,
+    VendorUrl,
 };
 
 /// Parses a settings file, for the fuzz target `settings_file`.

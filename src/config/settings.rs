@@ -10,9 +10,9 @@ use std::time::Duration;
 use super::endpoint::Endpoint;
 use super::value::{
     AcceptReplaces, Addresses, ByteSize, HttpUrl, HttpUrls, JsonText, List, LogFormat, LogLevel,
-    MediaEncryption, Millis, Networks, OptionalPort, Percent, PortRange, RecordingBackend,
-    RecordingLayout, ReferScheme, RoomMode, RtcMode, Secret, SettingValue, SipTransport,
-    SocketAuth, TransferWithoutAgent, VendorUrl,
+    MediaEncryption, Millis, Networks, OptionalPort, Percent, PortRange, QueueTimeout,
+    RecordingBackend, RecordingLayout, ReferScheme, RoomMode, RtcMode, Secret, SettingValue,
+    SipTransport, SocketAuth, TransferWithoutAgent, VendorUrl,
 };
 
 /// The declaration of a setting.
@@ -657,6 +657,21 @@ settings! {
         transfer_without_agent: TransferWithoutAgent = "back", "sip.transfer_without_agent", "SIP_TRANSFER_WITHOUT_AGENT";
         /// Seconds that the consultation of a warm transfer may last; then it is cancelled.
         transfer_consult_seconds: Duration = "600", "sip.transfer_consult_seconds", "SIP_TRANSFER_CONSULT_SECONDS", check not_nought;
+        /// What somebody who waits in a queue hears from time to time, in the default voice; `{position}` is how many are before them, they
+        /// included. Nothing if empty.
+        queue_text: String = "You are number {position} in the queue.", "sip.queue_text", "SIP_QUEUE_TEXT";
+        /// Recordings instead (as `sip.hold_sound`): the first is for the first position, and so on, the last one for all that follow.
+        queue_sounds: List = "", "sip.queue_sounds", "SIP_QUEUE_SOUNDS";
+        /// Seconds from one time to the next; 0 means that a position is said at the beginning alone.
+        queue_announce_seconds: Duration = "30", "sip.queue_announce_seconds", "SIP_QUEUE_ANNOUNCE_SECONDS";
+        /// Seconds that somebody may wait in a queue; 0 means any time.
+        queue_max_seconds: Duration = "1800", "sip.queue_max_seconds", "SIP_QUEUE_MAX_SECONDS";
+        /// What becomes of them then: `back`, they are off hold in their room (hung up, where nobody else is there), or `hang_up`.
+        queue_timeout: QueueTimeout = "back", "sip.queue_timeout", "SIP_QUEUE_TIMEOUT";
+        /// Callers that wait in one queue at most.
+        queue_max_calls: usize = "100", "sip.queue_max_calls", "SIP_QUEUE_MAX_CALLS", check positive;
+        /// Queues at most in which callers of one tenant wait; as many of the operator's.
+        queue_max_queues: usize = "20", "sip.queue_max_queues", "SIP_QUEUE_MAX_QUEUES", check positive;
         /// Additional sources of calls' media besides `sip.allowed_addresses`, as addresses or networks, for media that
         /// comes neither from the address in the call's SDP nor from that of its signalling. It is played once it has
         /// proved to be a stream.

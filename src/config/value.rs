@@ -513,6 +513,16 @@ words! {
 }
 
 words! {
+    /// What becomes of somebody who has waited too long in a queue.
+    QueueTimeout {
+        /// They are off hold, where somebody is in the room.
+        Back = "back",
+        /// They are hung up.
+        HangUp = "hang_up",
+    } "back or hang_up"
+}
+
+words! {
     /// The transport of SIP signalling.
     SipTransport {
         /// UDP.

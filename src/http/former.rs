@@ -219,6 +219,7 @@ fn may_be_there(path: &str) -> bool {
         "rtc/participant",
         "sip/transfer",
         "sip/hold",
+        "sip/queues/",
         "twirp/",
     ]
     .iter()
@@ -229,7 +230,10 @@ fn may_be_there(path: &str) -> bool {
 fn is_list(method: &Method, path: &str) -> bool {
     let path = path.trim_matches('/');
     match *method {
-        Method::GET => matches!(path, "sessions" | "rtc/rooms" | "sip/transfers"),
+        Method::GET => matches!(
+            path,
+            "sessions" | "rtc/rooms" | "sip/transfers" | "sip/queues"
+        ),
         Method::POST => path == "twirp/livekit.RoomService/ListRooms",
         _ => false,
     }

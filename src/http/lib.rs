@@ -217,6 +217,10 @@ fn endpoints() -> Vec<Endpoint> {
         at("/sip/transfers/{transfer_id}/complete").on(Method::POST, protected(sip::calls::complete_transfer).with_body()),
         at("/sip/transfers/{transfer_id}/cancel").on(Method::POST, protected(sip::calls::cancel_transfer).with_body()),
         at("/sip/hold").on(Method::POST, protected(sip::calls::hold).with_body()),
+        at("/sip/queues").get(protected(sip::queues::list)),
+        at("/sip/queues/{queue_name}/calls").on(Method::POST, protected(sip::queues::enter).with_body()),
+        at("/sip/queues/{queue_name}/calls/{sip_call_id}").on(Method::DELETE, protected(sip::queues::leave).with_body()),
+        at("/sip/queues/{queue_name}/next").on(Method::POST, protected(sip::queues::next).with_body()),
         at("/sip/hooks")
             .get(protected(sip::hooks::list))
             .on(Method::POST, protected(sip::hooks::put).with_body())

@@ -94,6 +94,21 @@ impl OnBehalf<'_> {
         .await
     }
 
+    /// See [`Sfu::move_participant`]; the other room must be one of the caller's, too.
+    pub async fn move_participant(
+        &self,
+        room: &str,
+        identity: String,
+        destination: String,
+    ) -> Result<(), OperationError> {
+        let access = self.access.clone();
+        self.act(room, move |sfu, room, now| {
+            sfu.check_access(&destination, &access)?;
+            sfu.move_participant(room, &identity, &destination, now)
+        })
+        .await
+    }
+
     /// See [`Sfu::mute_track`].
     pub async fn mute_track(
         &self,

@@ -143,8 +143,8 @@ pub(crate) fn read(settings: &Settings) -> Vec<NamedFile> {
             });
         }
     }
-    for (setting, file) in prompts::files(sip) {
-        add(setting, file, &|file| {
+    for (setting, file, _) in prompts::files(sip) {
+        add(setting, Some(file), &|file| {
             told(prompts::recorded(setting, file))
         });
     }
@@ -333,6 +333,7 @@ mod tests {
             ("RECORDING_AUDIT_FILE", "recording.audit_file", &nowhere),
             ("SIP_PIN_SOUND", "sip.pin_sound", &file),
             ("SIP_HOLD_SOUND", "sip.hold_sound", &nowhere),
+            ("SIP_QUEUE_SOUNDS", "sip.queue_sounds", &nowhere),
             ("OUTGOING_CA_FILE", "outgoing.ca_file", &nowhere),
             (
                 "GOOGLE_APPLICATION_CREDENTIALS",

@@ -1,6 +1,7 @@
 //! What callers hear outside of their room, before they are in it or on hold: the recordings of the settings, or their texts
 //! in the default voice.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
@@ -24,6 +25,8 @@ use crate::telephony::call::pin::Prompt;
 const LONGEST: Duration = Duration::from_mins(1);
 /// What is said again and again is said after so long.
 const PAUSE: Duration = Duration::from_secs(8);
+/// Positions in a queue whose words are kept in memory. Others are those of the cache of speech.
+const KEPT_POSITIONS: u32 = 10;
 /// The rate of the sound of a prompt.
 const RATE: SampleRate = SampleRate::HZ_48000;
 
@@ -34,6 +37,9 @@ pub struct Prompts {
     wrong_pin: String,
     hold: String,
     caller_left: String,
+    position: String,
+    /// For so many positions there are recordings.
+    recorded_positions: u32,
     providers: Arc<ProviderTable>,
     synthesizer: Arc<Synthesizer>,
     made: Mutex<HashMap<Prompt, Arc<[i16]>>>,
@@ -47,31 +53,47 @@ impl Prompts {
         synthesizer: &Arc<Synthesizer>,
     ) -> Result<Self, ServerError> {
         let sip = &settings.sip;
-        let prompts = Self {
+        let mut prompts = Self {
             enter_pin: sip.pin_text.clone(),
             wrong_pin: sip.wrong_pin_text.clone(),
             hold: sip.hold_text.clone(),
             caller_left: sip.transfer_caller_left_text.clone(),
+            position: sip.queue_text.clone(),
+            recorded_positions: 0,
             providers: Arc::clone(providers),
             synthesizer: Arc::clone(synthesizer),
             made: Mutex::default(),
         };
-        let order = [Prompt::EnterPin, Prompt::WrongPin, Prompt::Hold];
-        for ((setting, file), prompt) in files(sip).into_iter().zip(order) {
-            if let Some(file) = file {
-                let sound = recorded(setting, file).map_err(ServerError::Prompts)?;
-                prompts.keep(prompt, &sound);
+        for (setting, file, prompt) in files(sip) {
+            let sound = recorded(setting, file).map_err(ServerError::Prompts)?;
+            prompts.keep(prompt, &sound);
+            if let Prompt::Position(position) = prompt {
+                prompts.recorded_positions = position;
             }
         }
         Ok(prompts)
     }
 
-    fn text(&self, prompt: Prompt) -> &str {
+    fn text(&self, prompt: Prompt) -> Cow<'_, str> {
         match prompt {
-            Prompt::EnterPin => &self.enter_pin,
-            Prompt::WrongPin => &self.wrong_pin,
-            Prompt::Hold => &self.hold,
-            Prompt::CallerLeft => &self.caller_left,
+            Prompt::EnterPin => Cow::Borrowed(&self.enter_pin),
+            Prompt::WrongPin => Cow::Borrowed(&self.wrong_pin),
+            Prompt::Hold => Cow::Borrowed(&self.hold),
+            Prompt::CallerLeft => Cow::Borrowed(&self.caller_left),
+            Prompt::Position(position) => self
+                .position
+                .replace("{position}", &position.to_string())
+                .into(),
+        }
+    }
+
+    /// Of recordings of positions the last one is for all that follow.
+    fn recorded(&self, prompt: Prompt) -> Prompt {
+        match prompt {
+            Prompt::Position(position) if self.recorded_positions > 0 => {
+                Prompt::Position(position.min(self.recorded_positions))
+            }
+            prompt => prompt,
         }
     }
 
@@ -91,7 +113,10 @@ impl Prompts {
         if text.trim().is_empty() {
             return Ok(Arc::default());
         }
-        let speech = self.synthesizer.speak(config, text, &Party::Operator).await;
+        let speech = self
+            .synthesizer
+            .speak(config, &text, &Party::Operator)
+            .await;
         let mut speech = speech.map_err(|error| error.to_string())?;
         let chunks = speech.whole().await.map_err(|error| error.to_string())?;
         let mut samples = Vec::new();
@@ -109,6 +134,7 @@ impl Prompts {
 #[async_trait]
 impl bridge::Prompts for Prompts {
     async fn sound(&self, prompt: Prompt) -> Option<Arc<[i16]>> {
+        let prompt = self.recorded(prompt);
         let known = {
             let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
             made.get(&prompt).cloned()
@@ -118,7 +144,9 @@ impl bridge::Prompts for Prompts {
         }
         match self.spoken(prompt).await {
             Ok(sound) => {
-                self.keep(prompt, &sound);
+                if !matches!(prompt, Prompt::Position(position) if position > KEPT_POSITIONS) {
+                    self.keep(prompt, &sound);
+                }
                 Some(sound)
             }
             Err(error) => {
@@ -129,13 +157,28 @@ impl bridge::Prompts for Prompts {
     }
 }
 
-/// The settings that name a recording: of the PIN, of a wrong one, on hold.
-pub(super) fn files(sip: &Sip) -> [(&'static str, Option<&Path>); 3] {
-    [
-        ("sip.pin_sound", sip.pin_sound.as_deref()),
-        ("sip.wrong_pin_sound", sip.wrong_pin_sound.as_deref()),
-        ("sip.hold_sound", sip.hold_sound.as_deref()),
-    ]
+/// The recordings that settings name, with their settings, and what each is for.
+pub(super) fn files(sip: &Sip) -> impl Iterator<Item = (&'static str, &Path, Prompt)> {
+    let named = [
+        ("sip.pin_sound", &sip.pin_sound, Prompt::EnterPin),
+        (
+            "sip.wrong_pin_sound",
+            &sip.wrong_pin_sound,
+            Prompt::WrongPin,
+        ),
+        ("sip.hold_sound", &sip.hold_sound, Prompt::Hold),
+    ];
+    let named = named
+        .into_iter()
+        .filter_map(|(setting, file, prompt)| Some((setting, file.as_deref()?, prompt)));
+    let positions = (1..).zip(&sip.queue_sounds.0).map(|(position, file)| {
+        (
+            "sip.queue_sounds",
+            Path::new(file),
+            Prompt::Position(position),
+        )
+    });
+    named.chain(positions)
 }
 
 /// The sound of a recording. The error names the setting and the file.

@@ -193,6 +193,7 @@ impl OpenRooms {
             quota: quota.clone(),
             ledger,
             transfers: Arc::default(),
+            queues: Arc::default(),
             webhooks: Some(webhooks.clone()),
         };
         let registry = RoomRegistry::new(Some(rooms)).telling(hooks.clone());

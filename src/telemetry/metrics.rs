@@ -27,7 +27,8 @@ use vivavoce_core::provider_error::ProviderError;
 use calls::Calls;
 pub use calls::{
     SipRefusal, call_answered, call_began, call_classified, call_ended, call_sounded,
-    sip_call_refused, sip_gateways, sip_phones, sip_refused, sip_registered, sip_registrations,
+    queue_entered, queue_left, sip_call_refused, sip_gateways, sip_phones, sip_refused,
+    sip_registered, sip_registrations,
 };
 
 /// The media type of [`page`].

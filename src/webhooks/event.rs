@@ -111,6 +111,31 @@ pub enum EventKind {
         /// Time from the answer until it was over, or was waited for no longer, in milliseconds.
         after_ms: u32,
     },
+    /// Somebody waits in a queue, is being connected, or waits no longer.
+    #[serde(rename = "queue.status")]
+    QueueStatus {
+        /// The queue.
+        queue_name: String,
+        /// The call.
+        sip_call_id: String,
+        /// The room it is in.
+        room_name: String,
+        /// The call's participant in the room.
+        participant_identity: String,
+        /// `waiting`, `connecting`, `connected` or `left`.
+        status: &'static str,
+        /// How many wait before it, itself included, while it waits.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        position: Option<u32>,
+        /// How long it has waited, in milliseconds.
+        waited_ms: u64,
+        /// The transfer by which it is connected to a number.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        transfer_id: Option<String>,
+        /// Why it has left: `caller_left`, `removed` or `timeout`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<&'static str>,
+    },
     /// A transfer of a telephone call has completed or failed; a warm one has come further.
     #[serde(rename = "transfer.status")]
     TransferStatus {
@@ -187,6 +212,7 @@ impl Event {
             | EventKind::CallStatus { .. }
             | EventKind::CallClassified { .. }
             | EventKind::CallBeep { .. }
+            | EventKind::QueueStatus { .. }
             | EventKind::TransferStatus { .. } => return uuid::Uuid::new_v4(),
         };
         let stream_id = self.stream_id.as_deref().unwrap_or_default();
@@ -242,6 +268,7 @@ impl Event {
                 | EventKind::CallStatus { .. }
                 | EventKind::CallClassified { .. }
                 | EventKind::CallBeep { .. }
+                | EventKind::QueueStatus { .. }
                 | EventKind::TransferStatus { .. } => false,
             },
         }

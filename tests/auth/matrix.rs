@@ -214,7 +214,7 @@ const fn behind_the_door([other, right, without]: [&'static str; 3]) -> Cells {
 
 /// Every operation of the document with the example that is sent, and what comes back. Each `HEAD` is answered like its
 /// `GET`.
-const OPERATIONS: [(&str, &str, &str, Cells); 46] = [
+const OPERATIONS: [(&str, &str, &str, Cells); 50] = [
     ("GET", "/", "asked", OPEN),
     ("GET", "/healthz", "asked", OPEN),
     ("GET", "/readyz", "asked", OPEN),
@@ -352,6 +352,25 @@ const OPERATIONS: [(&str, &str, &str, Cells); 46] = [
         "/sip/hold",
         "hold",
         behind_the_door([NOBODY, "404 ROOM_NOT_FOUND", NOBODY]),
+    ),
+    ("GET", "/sip/queues", "asked", locked("200")),
+    (
+        "POST",
+        "/sip/queues/{queue_name}/calls",
+        "a caller",
+        behind_the_door([NOBODY, "404 ROOM_NOT_FOUND", NOBODY]),
+    ),
+    (
+        "DELETE",
+        "/sip/queues/{queue_name}/calls/{sip_call_id}",
+        "asked",
+        locked("404 NOT_FOUND"),
+    ),
+    (
+        "POST",
+        "/sip/queues/{queue_name}/next",
+        "to a number",
+        locked("404 NOT_FOUND"),
     ),
     ("GET", "/sip/hooks", "asked", locked("200")),
     // One host after the other: of the other tenant, then of nobody.

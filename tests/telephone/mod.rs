@@ -14,6 +14,7 @@ mod inbound;
 mod outbound;
 mod peers;
 mod phones;
+mod queues;
 mod registrations;
 mod relay;
 mod replaces;

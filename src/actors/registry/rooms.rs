@@ -218,7 +218,7 @@ impl RoomRegistry {
 
 impl Rooms {
     /// The room with its participants, if this caller may see it.
-    async fn look_into(
+    pub(super) async fn look_into(
         &self,
         access: &Access,
         name: &str,

@@ -23,7 +23,7 @@ pub use membership_lifecycle::{EnterError, Entered, MembershipLock, enter};
 pub use room_receiver::{RoomAudioSink, RoomReceiver};
 pub use track_publisher::{LAYOUT, LEAD, TrackPublisher};
 
-use crate::session::protocol::{RoomConfig, TransferState};
+use crate::session::protocol::{QueueState, RoomConfig, TransferState};
 use phones::{Phones, TransferSteps};
 use vivavoce_seams::rooms::link::{
     Ending, LinkEvent, Listen, Message as RoomMessage, Outgoing, SendError, TelephoneKey,
@@ -67,6 +67,8 @@ pub enum RoomNews {
     },
     /// A warm transfer has come further.
     Transfer(TransferState),
+    /// A telephone waits in a queue, or does no longer.
+    Queue(QueueState),
     /// A participant has pressed a DTMF key.
     Key { identity: String, digit: String },
     /// A data message.
@@ -199,10 +201,18 @@ impl RoomActor {
         }
         self.tell_of_call(Phones::there, info);
         self.tell_findings(info);
+        self.tell_queue(info);
         let found = self.transfers.found(info);
         found
             .into_iter()
             .for_each(|state| self.tell(RoomNews::Transfer(state)));
+    }
+
+    /// Reports where a telephone is in a queue, if that is news.
+    fn tell_queue(&mut self, info: &ParticipantInfo) {
+        if let Some(state) = self.phones.queued(info) {
+            self.tell(RoomNews::Queue(state));
+        }
     }
 
     /// Reports a change of a participant's telephone call, if `take` finds one.
@@ -316,6 +326,7 @@ impl StreamHandler<LinkEvent> for RoomActor {
             LinkEvent::ParticipantUpdated(info) => {
                 self.tell_of_call(Phones::there, &info);
                 self.tell_findings(&info);
+                self.tell_queue(&info);
                 let changed = self.transfers.changed(&info);
                 changed
                     .into_iter()

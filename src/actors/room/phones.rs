@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use livekit_protocol::ParticipantInfo;
 
-use crate::session::protocol::TransferState;
+use crate::session::protocol::{QueueState, TransferState};
 use vivavoce_seams::rooms::telephone::{
     AnswerFinding, AnswerReason, Answerer, CallStatus, Classification, attribute, cause_of,
     is_on_the_phone, status_of,
@@ -66,6 +66,8 @@ struct Phone {
     /// The findings that were.
     classification: Option<Classification>,
     beep: Option<AnswerFinding>,
+    /// Where it was in a queue.
+    queue: Option<QueueState>,
 }
 
 impl Phones {
@@ -85,6 +87,7 @@ impl Phones {
                 status: None,
                 classification: None,
                 beep: None,
+                queue: None,
             });
             self.0.len() - 1
         });
@@ -123,6 +126,18 @@ impl Phones {
         }
         let of_call = |finding| (phone.sip_call_id.clone(), finding);
         news.into_iter().map(of_call).collect()
+    }
+
+    /// A participant has joined or changed, and is known by [`Self::there`]. Returns where it is in a queue, if that is news and
+    /// was not over before.
+    pub fn queued(&mut self, info: &ParticipantInfo) -> Option<QueueState> {
+        let mut phones = self.0.iter_mut();
+        let phone = phones.find(|phone| phone.identity == info.identity)?;
+        let state = queue_of(info)?;
+        let before = phone.queue.replace(state.clone());
+        let is_over = matches!(&*state.state, "connected" | "left");
+        let is_news = before.map_or(!is_over, |before| before != state);
+        is_news.then_some(state)
     }
 
     /// A participant has left.
@@ -168,6 +183,18 @@ fn classification_of(info: &ParticipantInfo) -> Option<Classification> {
         reason: AnswerReason::parse(read(attribute::ANSWERED_BY_REASON)?)?,
         after_ms: milliseconds(attribute::ANSWERED_BY_AFTER).unwrap_or_default(),
         sound_ms: milliseconds(attribute::ANSWERED_BY_SOUND).unwrap_or_default(),
+    })
+}
+
+/// What its attributes say of a queue.
+fn queue_of(info: &ParticipantInfo) -> Option<QueueState> {
+    let read = |name| info.attributes.get(name).filter(|text| !text.is_empty());
+    Some(QueueState {
+        queue: read(attribute::QUEUE)?.clone(),
+        participant_identity: info.identity.clone(),
+        state: read(attribute::QUEUE_STATE)?.clone(),
+        position: read(attribute::QUEUE_POSITION).and_then(|text| text.parse().ok()),
+        reason: read(attribute::QUEUE_REASON).cloned(),
     })
 }
 
@@ -383,6 +410,30 @@ mod tests {
         assert_eq!(beep("heard", "4100"), told(heard));
         assert_eq!(beep("heard", "4100"), []);
         assert_eq!(beep("perhaps", "4100"), []);
+    }
+
+    #[test]
+    fn each_step_in_a_queue_is_told_once_and_none_that_was_over_before() {
+        let mut phones = Phones::default();
+        let mut told = |state: &str, position: &str| {
+            let mut info = phone("ann", "active");
+            for (name, value) in [
+                (attribute::QUEUE, "support"),
+                (attribute::QUEUE_STATE, state),
+                (attribute::QUEUE_POSITION, position),
+            ] {
+                info.attributes.insert(name.to_owned(), value.to_owned());
+            }
+            phones.there(&info);
+            let state = phones.queued(&info)?;
+            Some((state.state, state.position))
+        };
+        assert_eq!(told("left", ""), None);
+        assert_eq!(told("waiting", "2"), Some(("waiting".to_owned(), Some(2))));
+        assert_eq!(told("waiting", "2"), None);
+        assert_eq!(told("waiting", "1"), Some(("waiting".to_owned(), Some(1))));
+        assert_eq!(told("connected", ""), Some(("connected".to_owned(), None)));
+        assert_eq!(phones.queued(&phone("bob", "active")), None);
     }
 
     #[test]

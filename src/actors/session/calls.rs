@@ -7,6 +7,7 @@ use super::SessionActor;
 use super::protocol::{
     CallCommand, ErrorCode, Origin, ServerMessage, SipTransfer, TransferErrorCode,
 };
+use crate::registry::calls::queues::{Destination, EnterQueue, LeaveQueue, NextCall, Waiter};
 use crate::registry::calls::warm::{BeginTransfer, Finish, FinishTransfer, HoldCall, Which};
 use crate::registry::calls::{CallRegistry, CallsError, HangUp, OwnGateway, TransferCall, Until};
 use crate::registry::rooms::RoomsError;
@@ -79,6 +80,14 @@ impl SessionActor {
                     hold,
                     participant_identity,
                 } => control.hold(hold, participant_identity).await,
+                CallCommand::Queue {
+                    queue,
+                    participant_identity,
+                } => control.enter_queue(queue, participant_identity).await,
+                CallCommand::LeaveQueue {
+                    participant_identity,
+                } => control.leave_queue(participant_identity).await,
+                CallCommand::Next { queue } => control.next_call(queue).await,
                 CallCommand::Press { .. } => None,
             }
         };
@@ -101,7 +110,10 @@ impl SessionActor {
             CallCommand::HangUp { .. }
             | CallCommand::Press { .. }
             | CallCommand::Finish { .. }
-            | CallCommand::Hold { .. } => {
+            | CallCommand::Hold { .. }
+            | CallCommand::Queue { .. }
+            | CallCommand::LeaveQueue { .. }
+            | CallCommand::Next { .. } => {
                 let origin = Origin::of(command.name());
                 self.refuse(&origin, ErrorCode::ParticipantNotFound, NOBODY);
             }
@@ -181,6 +193,7 @@ impl CallControl {
                 person_name: warm.person_name,
                 agent: Some(self.identity),
                 gateway: OwnGateway::default(),
+                queued: None,
             };
             // How it goes on is told by the room.
             return match self.calls.send(begin).await {
@@ -233,12 +246,8 @@ impl CallControl {
 
     /// Puts a call on hold, or takes it off; returns an error event if that fails.
     async fn hold(self, hold: Hold, identity: Option<String>) -> Option<ServerMessage> {
-        let refusal = |code, message: String| {
-            let refusal = ServerMessage::refusal(code, format!("hold: {message}"));
-            Some(refusal.answering(&Origin::of("hold")))
-        };
         let Some(identity) = self.who(identity).await else {
-            return refusal(ErrorCode::ParticipantNotFound, NOBODY.to_owned());
+            return Some(nobody("hold"));
         };
         let command = HoldCall {
             access: self.access,
@@ -246,14 +255,45 @@ impl CallControl {
             identity,
             hold,
         };
-        match self.calls.send(command).await {
-            Ok(Ok(())) => None,
-            Ok(Err(problem)) if is_nobody(&problem) => {
-                refusal(ErrorCode::ParticipantNotFound, NOBODY.to_owned())
-            }
-            Ok(Err(problem)) => refusal(ErrorCode::CallFailed, problem.to_string()),
-            Err(problem) => refusal(ErrorCode::CallFailed, problem.to_string()),
-        }
+        refused("hold", self.calls.send(command).await)
+    }
+
+    /// Puts a call into a queue; returns an error event if that fails. How it goes on is told by the room.
+    async fn enter_queue(self, queue: String, identity: Option<String>) -> Option<ServerMessage> {
+        let Some(identity) = self.who(identity).await else {
+            return Some(nobody("queue_call"));
+        };
+        let command = EnterQueue {
+            access: self.access,
+            room: self.name,
+            identity,
+            queue,
+        };
+        refused("queue_call", self.calls.send(command).await)
+    }
+
+    /// Takes a call out of its queue; returns an error event if that fails.
+    async fn leave_queue(self, identity: Option<String>) -> Option<ServerMessage> {
+        let Some(identity) = self.who(identity).await else {
+            return Some(nobody("leave_queue"));
+        };
+        let room = self.name;
+        let command = LeaveQueue {
+            access: self.access,
+            which: Waiter::InRoom { room, identity },
+        };
+        refused("leave_queue", self.calls.send(command).await)
+    }
+
+    /// Brings the one who waits longest into the session's room; returns an error event if that fails.
+    async fn next_call(self, queue: String) -> Option<ServerMessage> {
+        let command = NextCall {
+            access: self.access,
+            tenant: None,
+            queue,
+            to: Destination::Room(self.name),
+        };
+        refused("next_call", self.calls.send(command).await)
     }
 
     /// Hangs up a call; returns an error event if that fails.
@@ -278,6 +318,41 @@ impl CallControl {
             Err(problem) => refusal(ErrorCode::CallFailed, problem.to_string()),
         }
     }
+}
+
+fn refusal(message: &'static str, code: ErrorCode, problem: &str) -> ServerMessage {
+    let refusal = ServerMessage::refusal(code, format!("{message}: {problem}"));
+    refusal.answering(&Origin::of(message))
+}
+
+fn nobody(message: &'static str) -> ServerMessage {
+    refusal(message, ErrorCode::ParticipantNotFound, NOBODY)
+}
+
+/// The error event for what could not be done.
+fn refused<T>(
+    message: &'static str,
+    outcome: Result<Result<T, CallsError>, MailboxError>,
+) -> Option<ServerMessage> {
+    let problem = match outcome {
+        Ok(Ok(_)) => return None,
+        Ok(Err(problem)) => problem,
+        Err(problem) => {
+            return Some(refusal(
+                message,
+                ErrorCode::CallFailed,
+                &problem.to_string(),
+            ));
+        }
+    };
+    let code = match &problem {
+        problem if is_nobody(problem) => return Some(nobody(message)),
+        CallsError::EmptyQueue | CallsError::NoQueuedCall => ErrorCode::ParticipantNotFound,
+        CallsError::QueueName => ErrorCode::InvalidMessage,
+        CallsError::QueueFull(_) => ErrorCode::Overloaded,
+        _ => ErrorCode::CallFailed,
+    };
+    Some(refusal(message, code, &problem.to_string()))
 }
 
 const fn is_nobody(problem: &CallsError) -> bool {

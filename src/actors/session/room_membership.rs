@@ -317,6 +317,7 @@ impl SessionActor {
                 finding,
             } => self.tell(&ServerMessage::of_finding(sip_call_id, identity, finding)),
             RoomNews::Transfer(state) => self.tell(&ServerMessage::SipTransferState(state)),
+            RoomNews::Queue(state) => self.tell(&ServerMessage::QueueState(state)),
             RoomNews::Key { identity, digit } => {
                 self.hide_key();
                 self.tell(&ServerMessage::Dtmf {

@@ -22,6 +22,7 @@ use utoipa::openapi::{Ref, RefOr, Required, Response, ResponseBuilder};
 use crate::error::{Body, Code};
 use crate::health::Health;
 use crate::{inspect, recording, rtc, sessions, sip, speak};
+use vivavoce_actors::registry::calls::queues::QueuedCall;
 use vivavoce_actors::registry::calls::warm::TransferInfo;
 use vivavoce_actors::registry::hooks::WaitingWebhooks;
 use vivavoce_recordings::catalogue::Page;
@@ -69,6 +70,7 @@ pub(super) fn all() -> Vec<Operation> {
         telephone(),
         inspection(),
         transfers(),
+        queues(),
     ]
     .concat()
 }
@@ -542,6 +544,69 @@ fn transfers() -> Vec<Operation> {
                 &[Code::RtcNotConfigured, Code::RtcError, Code::CallFailed],
             )
             .example("hold", held, 404),
+    ]
+}
+
+fn queues() -> Vec<Operation> {
+    let name = || {
+        in_path(
+            "queue_name",
+            string(),
+            "Its name: 1 to 64 of `A-Z a-z 0-9 . _ -`.",
+            "support",
+        )
+    };
+    let caller = json!({"room_name": "lobby", "participant_identity": "grace"});
+    let failures = [Code::RtcNotConfigured, Code::RtcError, Code::CallFailed];
+    vec![
+        get("/sip/queues", "listQueues", "Telephone")
+            .summary("The queues in which callers wait")
+            .says("Of the caller's tenant, all of them without one; a queue is there while somebody waits in it.")
+            .protected()
+            .answers(200, json_of::<sip::queues::QueueList>("The queues, and who waits in them."))
+            .example("asked", Value::Null, 200),
+        post("/sip/queues/{queue_name}/calls", "queueCall", "Telephone")
+            .summary("Puts a call into a queue")
+            .says("The caller is on hold, and hears its position from time to time, until somebody asks for the next one.")
+            .protected()
+            .parameter(name())
+            .takes::<sip::queues::QueueRequest>()
+            .answers(200, json_of::<QueuedCall>("It waits."))
+            .refuses(404, &[Code::RoomNotFound, Code::ParticipantNotFound])
+            .refuses(500, &failures)
+            .refuses(503, &[Code::Overloaded])
+            .example("a caller", caller, 404),
+        delete("/sip/queues/{queue_name}/calls/{sip_call_id}", "unqueueCall", "Telephone")
+            .summary("Takes a call out of a queue")
+            .says("The caller is off hold in its room; those behind it move up.")
+            .protected()
+            .parameter(name())
+            .parameter(in_path("sip_call_id", string(), "The call.", "SCL_9fK2"))
+            .answers(200, json_of::<QueuedCall>("It waits no longer."))
+            .refuses(404, &[Code::NotFound])
+            .refuses(500, &failures)
+            .example("asked", Value::Null, 404),
+        post("/sip/queues/{queue_name}/next", "nextCall", "Telephone")
+            .summary("Connects the caller who waits longest")
+            .says("To whoever is in a room, into which the call is moved, or to a number, which is called into the room of the caller; then it answers when that call has been sent on its way.")
+            .protected()
+            .parameter(name())
+            .takes::<sip::queues::NextRequest>()
+            .answers(200, json_of::<QueuedCall>("It is connected, or being connected."))
+            .refuses(400, &[Code::InvalidPhoneNumber, Code::DestinationNotAllowed])
+            .refuses(404, &[Code::NotFound, Code::RoomNotFound])
+            .refuses(
+                500,
+                &[
+                    Code::OutboundAddressNotConfigured,
+                    Code::RtcNotConfigured,
+                    Code::RtcError,
+                    Code::CallFailed,
+                ],
+            )
+            .refuses(503, &[Code::Overloaded])
+            .example("to a number", json!({"transfer_to": "+12125550102"}), 404)
+            .example("to a room", json!({"room_name": "attic"}), 404),
     ]
 }
 

@@ -181,6 +181,10 @@ fn example(name: &str) -> Value {
             "sip_call_id": "SCL_9fK2", "room_name": "support", "participant_identity": "ann",
             "heard": true, "after_ms": 9_480,
         }),
+        "queue.status" => json!({
+            "queue_name": "support", "sip_call_id": "SCL_9fK2", "room_name": "call-+14155550199",
+            "participant_identity": "sip_+14155550100", "status": "waiting", "position": 2, "waited_ms": 0,
+        }),
         _ => json!({
             "sip_call_id": "SCL_9fK2", "room_name": "support", "participant_identity": "ann",
             "transfer_to": "+14155550142", "status": "complete",

@@ -286,7 +286,7 @@ fn display_name(said: Option<String>) -> Result<Option<String>, ApiError> {
 }
 
 /// The gateway of a request's call, with its credentials.
-fn own_gateway(overrides: Overrides) -> Result<OwnGateway, ApiError> {
+pub(super) fn own_gateway(overrides: Overrides) -> Result<OwnGateway, ApiError> {
     let refused = |field: &str, problem: &str| {
         ApiError::new(Code::InvalidRequest, format!("sip.{field}: {problem}"))
     };
@@ -394,6 +394,7 @@ pub async fn transfer(
         gateway: request
             .sip
             .map_or_else(|| Ok(OwnGateway::default()), own_gateway)?,
+        queued: None,
     };
     let begun = state.calls.send(wish).await?.map_err(failed)?;
     answer.transfer_id = Some(begun.transfer_id);
@@ -402,7 +403,7 @@ pub async fn transfer(
     Ok(web::Json(answer))
 }
 
-fn invalid(message: &str) -> ApiError {
+pub(super) fn invalid(message: &str) -> ApiError {
     ApiError::new(Code::InvalidRequest, message.to_owned())
 }
 
@@ -509,7 +510,7 @@ pub async fn hold(
 
 /// Maps an error of the registry of calls; `failed` is the code for errors without one of their own, `missing` for
 /// something that does not exist: a participant to transfer, or for a new call something at the provider.
-fn refused(error: CallsError, failed: Code, missing: Code) -> ApiError {
+pub(super) fn refused(error: CallsError, failed: Code, missing: Code) -> ApiError {
     let message = error.to_string();
     let code = match error {
         CallsError::Rooms(error) => return error.into(),
@@ -518,10 +519,15 @@ fn refused(error: CallsError, failed: Code, missing: Code) -> ApiError {
         CallsError::NotAllowed { .. } | CallsError::HostNotAllowed { .. } => {
             Code::DestinationNotAllowed
         }
-        CallsError::OthersNumber | CallsError::NoCallerId | CallsError::NotClassified(_) => {
-            Code::InvalidRequest
+        CallsError::OthersNumber
+        | CallsError::NoCallerId
+        | CallsError::NotClassified(_)
+        | CallsError::QueueName => Code::InvalidRequest,
+        CallsError::NoTransfer | CallsError::EmptyQueue | CallsError::NoQueuedCall => {
+            Code::NotFound
         }
-        CallsError::NoTransfer => Code::NotFound,
+        CallsError::QueueFull(_) => Code::Overloaded,
+        CallsError::CallerGone => Code::ParticipantNotFound,
         CallsError::Call(error) => {
             tracing::info!(kind = ?error.kind, "a call was not placed or moved");
             match error.kind {

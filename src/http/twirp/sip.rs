@@ -46,10 +46,16 @@ impl From<CallsError> for Failure {
             | CallsError::HostNotAllowed { .. }
             | CallsError::OthersNumber
             | CallsError::NoCallerId
+            | CallsError::QueueName
             | CallsError::Unencrypted => Self::new("invalid_argument", message),
-            CallsError::NoTransfer => Self::new("not_found", message),
+            CallsError::NoTransfer
+            | CallsError::EmptyQueue
+            | CallsError::NoQueuedCall
+            | CallsError::CallerGone => Self::new("not_found", message),
             CallsError::Transfer(_) => Self::new("failed_precondition", message),
-            CallsError::Quota(_) => Self::new("resource_exhausted", message),
+            CallsError::Quota(_) | CallsError::QueueFull(_) => {
+                Self::new("resource_exhausted", message)
+            }
             CallsError::Call(error) => error.into(),
             CallsError::Unanswered(cause) => unanswered(cause),
         }

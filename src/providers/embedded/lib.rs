@@ -310,6 +310,19 @@ impl RoomProvider for Embedded {
         removed.await.map_err(failure)
     }
 
+    async fn move_to(
+        &self,
+        room: &str,
+        identity: &str,
+        destination: &str,
+        by: &Access,
+    ) -> Result<(), RoomError> {
+        let [identity, destination] = [identity, destination].map(str::to_owned);
+        let rooms = self.server.on_behalf_of(by);
+        let moved = rooms.move_participant(room, identity, destination);
+        moved.await.map_err(failure)
+    }
+
     async fn mute(
         &self,
         track: &TrackOf<'_>,

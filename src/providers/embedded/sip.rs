@@ -182,6 +182,10 @@ impl Telephone for EmbeddedSip {
         self.bridge.hold(call, hold).await
     }
 
+    async fn say_position(&self, call: &CallOf, position: u32) -> Result<Duration, CallError> {
+        self.bridge.say_position(call, position).await
+    }
+
     async fn describe(
         &self,
         call: &CallOf,

@@ -141,6 +141,30 @@ pub fn call_classified(found: &Classification) {
     METRICS.calls.classified.get_or_create(&answered).inc();
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Waited {
+    outcome: &'static str,
+}
+
+/// Somebody waits in a queue.
+pub fn queue_entered() {
+    METRICS.calls.queued.inc();
+}
+
+/// Somebody has waited so long in a queue, and does no longer.
+pub fn queue_left(outcome: &'static str, waited: Duration) {
+    METRICS.calls.queued.dec();
+    let waits = METRICS.calls.queue_waits.get_or_create(&Waited { outcome });
+    waits.observe(waited.as_secs_f64());
+}
+
+/// From those who are taken at once to those who give up.
+fn waits() -> Durations {
+    Durations::new([
+        1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_200.0, 1_800.0, 3_600.0,
+    ])
+}
+
 /// All metrics of calls.
 pub(super) struct Calls {
     live: Family<Way, Gauge>,
@@ -148,6 +172,8 @@ pub(super) struct Calls {
     ended: Family<Ending, Counter>,
     setup: Family<Way, Durations>,
     classified: Family<Classified, Counter>,
+    queued: Gauge,
+    queue_waits: Family<Waited, Durations>,
     received: Counter,
     lost: Counter,
     sent: Counter,
@@ -169,6 +195,8 @@ impl Calls {
             ended: Family::default(),
             setup: Family::new_with_constructor(durations),
             classified: Family::default(),
+            queued: Gauge::default(),
+            queue_waits: Family::new_with_constructor(waits),
             received: Counter::default(),
             lost: Counter::default(),
             sent: Counter::default(),
@@ -234,6 +262,17 @@ impl Calls {
             "call_classifications",
             "Who has answered outbound calls, as far as it was found out, and what has told it, corrections included",
             self.classified.clone(),
+        );
+        registry.register(
+            "call_queued",
+            "Callers that wait in a queue",
+            self.queued.clone(),
+        );
+        registry.register_with_unit(
+            "call_queue_wait",
+            "How long callers have waited in a queue, by how that has ended",
+            Unit::Seconds,
+            self.queue_waits.clone(),
         );
         registry.register_with_unit(
             "call_setup",

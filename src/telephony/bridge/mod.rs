@@ -542,6 +542,23 @@ impl Bridge {
         Ok(())
     }
 
+    /// Tells somebody on hold where they are in a queue; gives how long that takes.
+    pub async fn say_position(&self, call: &CallOf, position: u32) -> Result<Duration, CallError> {
+        let handle = self.handle(call)?;
+        let Some(samples) = self.sound(Prompt::Position(position)).await else {
+            return Ok(Duration::ZERO);
+        };
+        let length = SampleRate::HZ_48000.duration_of(samples.len());
+        if !length.is_zero() {
+            let sound = Sound {
+                samples,
+                repeats: false,
+            };
+            self.part(&handle, None, Some(sound)).await?;
+        }
+        Ok(length)
+    }
+
     async fn part(
         &self,
         handle: &CallHandle,

@@ -22,6 +22,8 @@ pub enum Prompt {
     Hold,
     /// The caller for whom somebody was called has hung up.
     CallerLeft,
+    /// Where somebody is in a queue.
+    Position(u32),
 }
 
 /// What to do.

@@ -1058,11 +1058,13 @@ impl Running {
         let possible = self.task.call.active();
         let media = &self.task.media;
         if let Some(held) = held.filter(|_| possible) {
-            self.held = held;
+            let is_news = std::mem::replace(&mut self.held, held) != held;
             media.part(held);
             media.hush();
-            let value = if held { "true" } else { "" };
-            self.tell_attributes(vec![(attribute::HOLD.to_owned(), value.to_owned())]);
+            if is_news {
+                let value = if held { "true" } else { "" };
+                self.tell_attributes(vec![(attribute::HOLD.to_owned(), value.to_owned())]);
+            }
         }
         match sound.filter(|_| self.held) {
             Some(sound) if sound.repeats => media.repeat(sound.samples),

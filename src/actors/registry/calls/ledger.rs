@@ -180,7 +180,10 @@ impl Ledger {
                 ended: None,
             });
         // It may have been moved.
-        entry.room.clone_from(&news.room);
+        if entry.room != news.room {
+            entry.room.clone_from(&news.room);
+            self.changed.notify_waiters();
+        }
         if !is_new && rank(news.status) <= rank(entry.status) {
             return None;
         }
@@ -232,6 +235,26 @@ impl Ledger {
                 Some(CallStatus::Active) => return Ok(()),
                 Some(CallStatus::Hangup(cause)) => return Err(cause),
                 _ => {}
+            }
+            changed.await;
+        }
+    }
+
+    /// Waits until a call has arrived in a room, or is over.
+    pub async fn is_in(&self, sip_call_id: &str, room: &str) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // From here on no change is missed.
+            changed.as_mut().enable();
+            let is_elsewhere = |entry: &Entry| entry.ended.is_none() && entry.room != room;
+            if !self
+                .state()
+                .calls
+                .get(sip_call_id)
+                .is_some_and(is_elsewhere)
+            {
+                return;
             }
             changed.await;
         }

@@ -6,6 +6,7 @@ mod destinations;
 mod gateways;
 mod ledger;
 mod news;
+pub mod queues;
 mod uris;
 pub mod warm;
 
@@ -19,6 +20,8 @@ use percent_encoding::percent_decode_str;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
+use self::queues::Queues;
+use self::queues::table::NoPlace;
 use self::warm::Transfers;
 use self::warm::machine::{Refusal, Rules};
 use super::rooms::{Owner, Rooms, RoomsError};
@@ -98,6 +101,23 @@ pub enum CallsError {
     /// A warm transfer cannot be completed or cancelled now.
     #[error(transparent)]
     Transfer(#[from] Refusal),
+    /// The name of a queue has other characters than it may.
+    #[error(
+        "queue_name: must be 1 to 64 characters of A-Z a-z 0-9 . _ -, beginning with a letter or digit"
+    )]
+    QueueName,
+    /// There is no room in the queue.
+    #[error(transparent)]
+    QueueFull(NoPlace),
+    /// Nobody waits.
+    #[error("queue_name: nobody waits in this queue")]
+    EmptyQueue,
+    /// The call does not wait there.
+    #[error("sip_call_id: this call does not wait in this queue")]
+    NoQueuedCall,
+    /// Whoever waits has hung up.
+    #[error("the caller has hung up")]
+    CallerGone,
     /// It was not answered.
     #[error("the call was not answered: {}", .0.as_str())]
     Unanswered(HangupCause),
@@ -258,6 +278,8 @@ pub struct CallRules {
     max_duration: Duration,
     /// What bounds warm transfers.
     transfers: Rules,
+    /// What bounds queues.
+    queues: queues::Rules,
 }
 
 impl CallRules {
@@ -275,6 +297,7 @@ impl CallRules {
             ringing_timeout: settings.ringing_timeout_seconds,
             max_duration: settings.max_call_seconds,
             transfers: Rules::from(settings),
+            queues: queues::Rules::from(settings),
         }
     }
 
@@ -399,6 +422,10 @@ impl CallRules {
     }
 }
 
+fn precondition(message: &str) -> CallsError {
+    CallError::new(CallErrorKind::Precondition, message).into()
+}
+
 pub struct CallRegistry(Option<Calls>);
 
 /// What the registry works with.
@@ -412,6 +439,8 @@ pub struct Calls {
     pub ledger: Arc<Ledger>,
     /// The warm transfers.
     pub transfers: Arc<Transfers>,
+    /// Who waits for somebody.
+    pub queues: Arc<Queues>,
     /// Where transfers are reported; `None` without webhooks.
     pub webhooks: Option<Webhooks>,
 }

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::config::{ConfigUpdate, SessionConfig, WireConfig};
 use super::{misfit, required};
+use crate::registry::calls::queues::table::QueueOf;
 use crate::registry::calls::warm::machine::Agent;
 use crate::registry::calls::warm::{Finish, Way};
 use crate::responder::{FunctionResult, Respond};
@@ -231,7 +232,7 @@ impl MessageKind {
 }
 
 /// What a client may send.
-pub const CLIENT_MESSAGES: [MessageKind; 19] = [
+pub const CLIENT_MESSAGES: [MessageKind; 22] = [
     MessageKind::new::<WireConfig>("config", |text| {
         let config = json::parse::<WireConfig>(text)?.check()?;
         Ok(ClientMessage::Config(Box::new(config)))
@@ -289,6 +290,22 @@ pub const CLIENT_MESSAGES: [MessageKind; 19] = [
     }),
     MessageKind::new::<WireHold>("hold", |text| {
         Ok(ClientMessage::Call(json::parse::<WireHold>(text)?.check()))
+    }),
+    MessageKind::new::<WireQueueCall>("queue_call", |text| {
+        let call = json::parse::<WireQueueCall>(text)?.check()?;
+        Ok(ClientMessage::Call(call))
+    }),
+    MessageKind::new::<WireLeaveQueue>("leave_queue", |text| {
+        let WireLeaveQueue {
+            participant_identity,
+        } = json::parse(text)?;
+        Ok(ClientMessage::Call(CallCommand::LeaveQueue {
+            participant_identity,
+        }))
+    }),
+    MessageKind::new::<WireNextCall>("next_call", |text| {
+        let queue = required(json::parse::<WireNextCall>(text)?.queue, "queue")?;
+        Ok(ClientMessage::Call(CallCommand::Next { queue }))
     }),
     MessageKind::new::<WireHangup>("hangup", |text| {
         Ok(ClientMessage::Call(
@@ -443,6 +460,23 @@ pub enum CallCommand {
         /// Whose call.
         participant_identity: Option<String>,
     },
+    /// `queue_call`.
+    Queue {
+        /// Where it waits.
+        queue: String,
+        /// Whose call.
+        participant_identity: Option<String>,
+    },
+    /// `leave_queue`.
+    LeaveQueue {
+        /// Whose call.
+        participant_identity: Option<String>,
+    },
+    /// `next_call`.
+    Next {
+        /// Who waits longest there comes into the session's room.
+        queue: String,
+    },
     /// `hangup`.
     HangUp {
         /// Whose call.
@@ -471,6 +505,9 @@ impl CallCommand {
                 ..
             } => "cancel_transfer",
             Self::Hold { .. } => "hold",
+            Self::Queue { .. } => "queue_call",
+            Self::LeaveQueue { .. } => "leave_queue",
+            Self::Next { .. } => "next_call",
             Self::HangUp { .. } => "hangup",
             Self::Press { .. } => "send_dtmf",
         }
@@ -559,6 +596,34 @@ struct WireHold {
     participant_identity: Option<String>,
 }
 
+/// Puts the telephone call into a queue, on hold, until somebody takes it.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "QueueCall")]
+struct WireQueueCall {
+    /// The name of the queue.
+    #[schemars(required, regex(pattern = QueueOf::PATTERN))]
+    queue: Option<String>,
+    /// Whose call; the first telephone participant's when absent.
+    participant_identity: Option<String>,
+}
+
+/// Takes the telephone call out of its queue, off hold.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "LeaveQueue")]
+struct WireLeaveQueue {
+    /// Whose call; the first telephone participant's when absent.
+    participant_identity: Option<String>,
+}
+
+/// Brings the caller who waits longest into the session's room.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "NextCall")]
+struct WireNextCall {
+    /// The name of the queue.
+    #[schemars(required, regex(pattern = QueueOf::PATTERN))]
+    queue: Option<String>,
+}
+
 /// Ends the telephone call.
 #[derive(Deserialize, JsonSchema)]
 #[schemars(rename = "Hangup")]
@@ -643,6 +708,15 @@ impl WireHold {
             },
             participant_identity: self.participant_identity,
         }
+    }
+}
+
+impl WireQueueCall {
+    fn check(self) -> Result<CallCommand, Misfit> {
+        Ok(CallCommand::Queue {
+            queue: required(self.queue, "queue")?,
+            participant_identity: self.participant_identity,
+        })
     }
 }
 

@@ -19,8 +19,9 @@ pub use config::{
 };
 pub use schema::socket_schema;
 pub use server::{
-    CarrierOfCall, ErrorCode, ResponseStatus, ResponseUsage, RoomOfSession, RoomParticipant,
-    RoomText, RoomTrack, ServerMessage, TransferErrorCode, TransferState, WarningCode,
+    CarrierOfCall, ErrorCode, QueueState, ResponseStatus, ResponseUsage, RoomOfSession,
+    RoomParticipant, RoomText, RoomTrack, ServerMessage, TransferErrorCode, TransferState,
+    WarningCode,
 };
 pub use unknown_fields::{UnknownField, unknown_fields};
 
@@ -127,6 +128,8 @@ mod tests {
                 "agent",
             ),
             (json!({"type": "hold", "held": "yes"}), "held"),
+            (json!({"type": "queue_call"}), "queue"),
+            (json!({"type": "next_call", "queue": 1}), "queue"),
             (json!({"type": "send_dtmf"}), "digits"),
             (json!({"type": "send_dtmf", "digits": ""}), "digits"),
             (json!({"type": "send_dtmf", "digits": "12w"}), "digits"),

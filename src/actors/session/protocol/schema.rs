@@ -162,6 +162,9 @@ mod tests {
             json!({"type": "complete_transfer", "transfer_id": "TRF_1", "agent": "stay"}),
             json!({"type": "cancel_transfer", "transfer_id": "TRF_1"}),
             json!({"type": "hold", "held": true, "music": false, "participant_identity": "p"}),
+            json!({"type": "queue_call", "queue": "q", "participant_identity": "p"}),
+            json!({"type": "leave_queue", "participant_identity": "p"}),
+            json!({"type": "next_call", "queue": "q"}),
             json!({"type": "hangup", "participant_identity": "p"}),
             json!({"type": "send_dtmf", "digits": "12#", "participant_identity": "p"}),
         ]

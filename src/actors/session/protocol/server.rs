@@ -114,6 +114,8 @@ pub enum ServerMessage {
     },
     /// A warm transfer in the room has come further.
     SipTransferState(TransferState),
+    /// A telephone in the room waits in a queue, or does no longer.
+    QueueState(QueueState),
     /// What was heard.
     SttResult(SttResult),
     /// What the voice does.
@@ -563,6 +565,23 @@ pub struct TransferState {
     pub person_identity: String,
     /// The number of that person.
     pub transfer_to: String,
+}
+
+/// How a call in a queue is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct QueueState {
+    /// The name of the queue.
+    pub queue: String,
+    /// Whose call.
+    pub participant_identity: String,
+    /// How it is.
+    #[schemars(extend("enum" = ["waiting", "connecting", "connected", "left"]))]
+    pub state: String,
+    /// How many wait before it, itself included; null unless it waits.
+    pub position: Option<u32>,
+    /// Why it has left: `caller_left`, `removed`, `timeout`; null otherwise.
+    pub reason: Option<String>,
 }
 
 /// `sip_transfer_error.code`.

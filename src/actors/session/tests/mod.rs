@@ -156,6 +156,7 @@ impl Stage {
             quota: Quotas::unlimited().calls,
             ledger: Arc::default(),
             transfers: Arc::default(),
+            queues: Arc::default(),
             webhooks: None,
         };
         let services = SessionServices {

@@ -102,6 +102,21 @@ pub trait RoomProvider: Send + Sync {
     /// Sends somebody out of a room.
     async fn remove(&self, room: &str, identity: &str, by: &Access) -> Result<(), RoomError>;
 
+    /// Moves a telephone to another room, which this caller must see as well.
+    async fn move_to(
+        &self,
+        _room: &str,
+        _identity: &str,
+        _destination: &str,
+        _by: &Access,
+    ) -> Result<(), RoomError> {
+        Err(RoomError {
+            provider: self.slug(),
+            kind: RoomErrorKind::Refused,
+            message: "nobody is moved to another room here".to_owned(),
+        })
+    }
+
     /// Mutes or unmutes a track for everybody.
     async fn mute(
         &self,

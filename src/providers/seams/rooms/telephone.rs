@@ -58,6 +58,14 @@ pub mod attribute {
     pub const TRANSFER_CALLER: &str = "sip.transferCaller";
     /// Identity of the person who is called.
     pub const TRANSFER_PERSON: &str = "sip.transferPerson";
+    /// The queue in which the caller waits, or has waited. Ours, not LiveKit's, as is what follows.
+    pub const QUEUE: &str = "sip.queue";
+    /// `waiting`, `connecting`, `connected`, `left`.
+    pub const QUEUE_STATE: &str = "sip.queueState";
+    /// How many wait before, this one included.
+    pub const QUEUE_POSITION: &str = "sip.queuePosition";
+    /// Why it has left.
+    pub const QUEUE_REASON: &str = "sip.queueReason";
     /// `true` where it is listened to who answers. Ours, not LiveKit's, as is what follows.
     pub const CLASSIFIES: &str = "sip.classify";
     /// How many seconds the beep of a machine is waited for, where that is wished by an attribute.
@@ -109,6 +117,12 @@ pub trait Telephone: Send + Sync {
 
     /// Puts a call that is answered on hold, or takes it off: its participant is not heard in the room and does not hear it.
     async fn hold(&self, _call: &CallOf, _hold: Hold) -> Result<(), CallError> {
+        Err(cannot("these calls cannot be held"))
+    }
+
+    /// Tells somebody on hold where they are in a queue, in place of what they hear, and how long that takes; not at all where
+    /// there is nothing to say it with.
+    async fn say_position(&self, _call: &CallOf, _position: u32) -> Result<Duration, CallError> {
         Err(cannot("these calls cannot be held"))
     }
 

@@ -14,6 +14,9 @@ pub struct Rules {
     pub without_agent: WithoutAgent,
     /// How long a consultation may last.
     pub consult: Duration,
+    /// Whether the caller waits in a queue: the two are connected when the person answers, and a caller who is not connected
+    /// stays on hold, for the next one.
+    pub of_queue: bool,
 }
 
 /// What becomes of a transfer whose agent does not come back.
@@ -206,8 +209,8 @@ impl Machine {
     /// When it is decided what becomes of a transfer without an agent. One that is to be completed then waits for the
     /// person's answer.
     fn lonely_until(&self) -> Option<Instant> {
-        let waits =
-            self.phase == Phase::Ringing && self.rules.without_agent == WithoutAgent::Complete;
+        let completes = self.rules.of_queue || self.rules.without_agent == WithoutAgent::Complete;
+        let waits = self.phase == Phase::Ringing && completes;
         let until = self.deserted.map(|since| since + self.rules.agent_patience);
         until.filter(|_| !waits)
     }
@@ -248,6 +251,7 @@ impl Machine {
     fn pending(&mut self, input: Input, now: Instant) -> Result<Vec<Output>, Refusal> {
         let rings = self.phase == Phase::Ringing;
         Ok(match input {
+            Input::Answered if rings && self.rules.of_queue => self.connect(Agent::Leave),
             Input::Answered if rings => {
                 self.phase = Phase::Consulting(now);
                 let mut outputs = vec![Output::Tell(State::Consulting)];
@@ -264,7 +268,9 @@ impl Machine {
                     Failed::PersonLeft
                 };
                 self.phase = Phase::Over;
-                vec![Output::Release, Output::Tell(State::Failed(failed))]
+                let mut outputs = self.release();
+                outputs.push(Output::Tell(State::Failed(failed)));
+                outputs
             }
             Input::CallerGone => {
                 self.phase = Phase::Over;
@@ -314,8 +320,17 @@ impl Machine {
 
     fn back(&mut self, why: Cancelled) -> Vec<Output> {
         self.phase = Phase::Over;
-        let told = Output::Tell(State::Cancelled(why));
-        vec![told, Output::HangUpPerson, Output::Release]
+        let mut outputs = vec![Output::Tell(State::Cancelled(why)), Output::HangUpPerson];
+        outputs.extend(self.release());
+        outputs
+    }
+
+    /// The caller is off hold, unless somebody else is asked for it next.
+    fn release(&self) -> Vec<Output> {
+        if self.rules.of_queue {
+            return Vec::new();
+        }
+        vec![Output::Release]
     }
 
     /// Of the two who are connected one has gone: the other does not stay in an empty room.
@@ -358,10 +373,15 @@ mod tests {
 
     impl Case {
         fn ringing(without_agent: WithoutAgent) -> Self {
+            Self::of(without_agent, false)
+        }
+
+        fn of(without_agent: WithoutAgent, of_queue: bool) -> Self {
             let (machine, first) = Machine::begin(Rules {
                 agent_patience: PATIENCE,
                 without_agent,
                 consult: CONSULT,
+                of_queue,
             });
             assert_eq!(first, [Output::Hold, Output::Tell(State::Ringing)]);
             let now = Instant::now();
@@ -498,6 +518,32 @@ mod tests {
         assert!(case.takes(Input::Tick).is_empty());
         let done = case.takes(Input::Complete(Agent::Stay));
         assert_eq!(done, [Output::Release, Output::Tell(State::Complete)]);
+    }
+
+    #[test]
+    fn a_caller_of_a_queue_is_connected_by_the_answer_and_stays_on_hold_without_one() {
+        let mut case = Case::of(WithoutAgent::Back, true);
+        case.takes(Input::Agents(false));
+        assert_eq!(case.machine.deadline(), None);
+        case.now += PATIENCE;
+        let connected = [
+            Output::Release,
+            Output::Tell(State::Complete),
+            Output::RemoveAgent,
+        ];
+        assert_eq!(case.takes(Input::Answered), connected);
+        assert_eq!(
+            case.takes(Input::CallerGone),
+            [Output::HangUpPerson],
+            "nobody else is there"
+        );
+        let busy = Failed::Unreached(HangupCause::Busy);
+        let mut case = Case::of(WithoutAgent::Back, true);
+        let failed = case.takes(Input::PersonGone(HangupCause::Busy));
+        assert_eq!(failed, [Output::Tell(State::Failed(busy))]);
+        let mut case = Case::of(WithoutAgent::Back, true);
+        let told = Output::Tell(State::Cancelled(Cancelled::Asked));
+        assert_eq!(case.takes(Input::Cancel), [told, Output::HangUpPerson]);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use self::machine::{Agent, Input, Machine, Output, Refusal, Rules, State, WithoutAgent};
-use super::{CallRegistry, Calls, CallsError, OwnGateway, Owner, PlaceCall, Target};
+use super::{CallRegistry, Calls, CallsError, OwnGateway, Owner, PlaceCall, Target, precondition};
 use crate::ids::alphanumeric;
 use vivavoce_auth::Access;
 use vivavoce_config::{Sip, TransferWithoutAgent};
@@ -27,7 +27,7 @@ use vivavoce_core::phone::PhoneNumber;
 use vivavoce_core::unix_time::unix_ms;
 use vivavoce_hooks::announcement::is_by_carrier;
 use vivavoce_seams::rooms::telephone::{
-    CallError, CallErrorKind, CallOf, CallStatus, Hold, attribute, status_of,
+    CallErrorKind, CallOf, CallStatus, Hold, attribute, status_of,
 };
 use vivavoce_webhooks::{Event, EventKind, TransferOutcome};
 
@@ -58,6 +58,9 @@ pub struct BeginTransfer {
     /// Who leaves when the transfer is completed.
     pub agent: Option<String>,
     pub gateway: OwnGateway,
+    /// Of a caller who waits in a queue, and is told the end: the two are connected as soon as the person answers, and a caller
+    /// who is not connected stays on hold.
+    pub queued: Option<oneshot::Sender<State>>,
 }
 
 /// Completes or cancels a warm transfer.
@@ -168,6 +171,7 @@ impl From<&Sip> for Rules {
                 TransferWithoutAgent::Complete => WithoutAgent::Complete,
             },
             consult: sip.transfer_consult_seconds,
+            of_queue: false,
         }
     }
 }
@@ -257,7 +261,7 @@ impl Transfers {
     }
 
     /// Whether a transfer holds this call.
-    fn holds(&self, sip_call_id: &str) -> bool {
+    pub(super) fn holds(&self, sip_call_id: &str) -> bool {
         let table = self.table();
         table
             .values()
@@ -289,8 +293,24 @@ fn forget(table: &mut BTreeMap<u64, Entry>, now: Instant) {
     }
 }
 
-fn precondition(message: &str) -> CallsError {
-    CallError::new(CallErrorKind::Precondition, message).into()
+/// A transfer that begins.
+fn begun(wish: &BeginTransfer, caller: &CallOf, person: String) -> TransferInfo {
+    TransferInfo {
+        transfer_id: format!("TRF_{}", alphanumeric(12)),
+        room_name: wish.room.clone(),
+        participant_identity: wish.identity.clone(),
+        sip_call_id: caller.sip_call_id.clone(),
+        transfer_to: wish.to.as_str().to_owned(),
+        person_identity: person,
+        person_sip_call_id: String::new(),
+        agent_identity: wish.agent.clone(),
+        state: State::Ringing.as_str(),
+        reason: None,
+        connected_by: None,
+        started_at: unix_ms(SystemTime::now()),
+        answered_at: None,
+        ended_at: None,
+    }
 }
 
 /// Who the person will be in the room.
@@ -332,10 +352,16 @@ impl Calls {
         if self.transfers.holds(&call.sip_call_id) {
             return Err(precondition("a transfer of this call holds it"));
         }
+        if self.queues.holds(&call.sip_call_id) {
+            return Err(precondition("the call waits in a queue"));
+        }
         Ok(self.telephone()?.hold(&call, hold).await?)
     }
 
-    async fn begin_transfer(self, wish: BeginTransfer) -> Result<TransferInfo, CallsError> {
+    pub(super) async fn begin_transfer(
+        self,
+        wish: BeginTransfer,
+    ) -> Result<TransferInfo, CallsError> {
         self.rules.check(&wish.to, "transfer_to")?;
         let (owner, caller) = self
             .on_the_phone(&wish.access, &wish.room, &wish.identity)
@@ -348,40 +374,33 @@ impl Calls {
         }
         let ours = caller.attributes.get(attribute::TRUNK_PHONE_NUMBER);
         let ours = ours.and_then(|number| PhoneNumber::parse(number).ok());
-        let from = wish.from.or(ours).ok_or(CallsError::NoCallerId)?;
+        let from = wish.from.clone().or(ours);
+        let from = from.ok_or(CallsError::NoCallerId)?;
         let everybody = self.rooms.provider.participants(&wish.room).await;
         let everybody = everybody.map_err(super::RoomsError::from)?;
-        let identity = person_identity(wish.person_identity, &wish.to, &everybody)?;
+        let identity = person_identity(wish.person_identity.clone(), &wish.to, &everybody)?;
         let call = CallOf::participant(&wish.room, &caller);
         let (orders, receiver) = mpsc::channel(MOST_ORDERS);
-        let info = TransferInfo {
-            transfer_id: format!("TRF_{}", alphanumeric(12)),
-            room_name: wish.room.clone(),
-            participant_identity: wish.identity,
-            sip_call_id: call.sip_call_id.clone(),
-            transfer_to: wish.to.as_str().to_owned(),
-            person_identity: identity.clone(),
-            person_sip_call_id: String::new(),
-            agent_identity: wish.agent.clone(),
-            state: State::Ringing.as_str(),
-            reason: None,
-            connected_by: None,
-            started_at: unix_ms(SystemTime::now()),
-            answered_at: None,
-            ended_at: None,
-        };
+        let info = begun(&wish, &call, identity.clone());
         let entry = Entry {
             info: info.clone(),
             owner: owner.clone(),
             orders,
             ended: None,
         };
+        let of_queue = wish.queued.is_some();
+        if !of_queue && self.queues.holds(&call.sip_call_id) {
+            return Err(precondition("the call waits in a queue"));
+        }
         let transfers = Arc::clone(&self.transfers);
         let mut reserved = transfers
             .reserve(entry)
             .ok_or_else(|| precondition("a transfer of this call is under way"))?;
         let telephone = self.telephone()?;
-        let (machine, first) = Machine::begin(self.rules.transfers);
+        let (machine, first) = Machine::begin(Rules {
+            of_queue,
+            ..self.rules.transfers
+        });
         // Before anything rings, so that a telephone that cannot be held is refused without having called anybody.
         telephone.hold(&call, Hold::Music).await?;
         let name = wish
@@ -402,7 +421,9 @@ impl Calls {
         let placed = match placed.await {
             Ok(placed) => placed,
             Err(error) => {
-                let _gone = telephone.hold(&call, Hold::Off).await;
+                if !of_queue {
+                    let _gone = telephone.hold(&call, Hold::Off).await;
+                }
                 return Err(error);
             }
         };
@@ -426,6 +447,7 @@ impl Calls {
             caller: call,
             person,
             agent: wish.agent,
+            queued: wish.queued,
             by_refer: false,
             machine,
         };
@@ -467,6 +489,8 @@ struct Running {
     caller: CallOf,
     person: CallOf,
     agent: Option<String>,
+    /// Who is told the end, where the caller waits in a queue.
+    queued: Option<oneshot::Sender<State>>,
     /// Whether the two have each other without us.
     by_refer: bool,
     machine: Machine,
@@ -661,7 +685,7 @@ impl Running {
         });
     }
 
-    async fn tell(&self, state: State) {
+    async fn tell(&mut self, state: State) {
         let now = unix_ms(SystemTime::now());
         let is_end = !matches!(state, State::Ringing | State::Consulting);
         let info = self.calls.transfers.change(self.key, |entry| {
@@ -705,6 +729,9 @@ impl Running {
         }
         if let Some(webhooks) = &self.calls.webhooks {
             webhooks.enqueue(&event(info, state, &self.owner)).await;
+        }
+        if is_end && let Some(queued) = self.queued.take() {
+            let _gone = queued.send(state);
         }
     }
 }
