@@ -2,11 +2,11 @@
 //! passive side. What is a datagram over UDP has two bytes of length in front of it here (RFC 4571).
 //!
 //! Anybody can connect. Until a connection has sent something that belongs to a participant, it is one of a few, also of
-//! its address, and has five seconds. One whose participant has gone is closed.
+//! its network, and has five seconds. One whose participant has gone is closed.
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener as StdTcpListener};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener as StdTcpListener};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -24,7 +24,7 @@ use vivavoce_takeover::{Given, SocketName, SocketUse, Sockets};
 /// Connections in all, and of those that have not shown that they belong to somebody.
 pub const MOST_CONNECTIONS: usize = 4_096;
 pub const MOST_UNKNOWN: usize = 256;
-const MOST_UNKNOWN_OF_ADDRESS: usize = 32;
+const MOST_UNKNOWN_OF_NETWORK: usize = 32;
 /// How long a connection may be unknown.
 pub const UNKNOWN_FOR: Duration = Duration::from_secs(5);
 /// How long a connection may send nothing that belongs to a participant, once it has.
@@ -213,38 +213,47 @@ impl Connections {
     }
 }
 
-/// Connections that have not shown that they belong to somebody, by address.
+/// Whom an address belongs to: a host with IPv6 has a whole network of 64 bits.
+pub(super) fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+/// Connections that have not shown that they belong to somebody, by network.
 pub(super) type Newcomers = Mutex<HashMap<IpAddr, usize>>;
 
 /// One of them.
 pub(super) struct Newcomer {
     all: Arc<Newcomers>,
-    address: IpAddr,
+    network: IpAddr,
 }
 
 impl Newcomer {
     /// `None` where there are too many.
     pub(super) fn enter(all: &Arc<Newcomers>, address: IpAddr) -> Option<Self> {
         let mut counted = all.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_address = counted.get(&address).copied().unwrap_or_default();
+        let network = network(address);
+        let of_network = counted.get(&network).copied().unwrap_or_default();
         let is_full = counted.values().sum::<usize>() >= MOST_UNKNOWN;
-        if is_full || of_address >= MOST_UNKNOWN_OF_ADDRESS {
+        if is_full || of_network >= MOST_UNKNOWN_OF_NETWORK {
             return None;
         }
-        counted.insert(address, of_address + 1);
+        counted.insert(network, of_network + 1);
         drop(counted);
         let all = Arc::clone(all);
-        Some(Self { all, address })
+        Some(Self { all, network })
     }
 }
 
 impl Drop for Newcomer {
     fn drop(&mut self) {
         let mut counted = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(of_address) = counted.get_mut(&self.address) {
-            *of_address -= 1;
-            if *of_address == 0 {
-                counted.remove(&self.address);
+        if let Some(of_network) = counted.get_mut(&self.network) {
+            *of_network -= 1;
+            if *of_network == 0 {
+                counted.remove(&self.network);
             }
         }
     }
@@ -269,7 +278,7 @@ async fn accept(
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
             continue;
         };
-        let Some(newcomer) = Newcomer::enter(&newcomers, source.ip().to_canonical()) else {
+        let Some(newcomer) = Newcomer::enter(&newcomers, source.ip()) else {
             continue;
         };
         let path = (source, advertised);
@@ -370,6 +379,22 @@ mod tests {
         (Connections::accept(listeners, arrivals()).unwrap(), address)
     }
 
+    #[test]
+    fn one_network_has_a_part_of_the_places_for_newcomers() {
+        let all = &Arc::<Newcomers>::default();
+        let mut places: Vec<Newcomer> = Vec::new();
+        let of_network = |network: u16| {
+            let hosts = (0..100_u16).map(move |host| [0x2001, 0xdb8, 0, network, 0, 0, 0, host]);
+            hosts.filter_map(|host| Newcomer::enter(all, IpAddr::from(host)))
+        };
+        places.extend(of_network(0));
+        assert_eq!(places.len(), MOST_UNKNOWN_OF_NETWORK);
+        assert_eq!(of_network(1).count(), 100, "each leaves at once");
+        places.clear();
+        places.extend(of_network(0));
+        assert_eq!(places.len(), MOST_UNKNOWN_OF_NETWORK);
+    }
+
     #[tokio::test]
     async fn datagrams_go_both_ways_whole_however_they_are_cut_up() {
         let (mut connections, address) = listening();
@@ -416,12 +441,12 @@ mod tests {
     async fn strangers_have_few_places() {
         let (mut connections, address) = listening();
         let mut all = Vec::new();
-        for _ in 0..MOST_UNKNOWN_OF_ADDRESS {
+        for _ in 0..MOST_UNKNOWN_OF_NETWORK {
             all.push(TcpStream::connect(address).await.unwrap());
             assert_eq!(next(&mut connections).await, None);
         }
         let mut late = TcpStream::connect(address).await.unwrap();
         assert_eq!(late.read(&mut [0]).await.unwrap(), 0, "it is closed");
-        assert_eq!(connections.open.len(), MOST_UNKNOWN_OF_ADDRESS);
+        assert_eq!(connections.open.len(), MOST_UNKNOWN_OF_NETWORK);
     }
 }

@@ -191,7 +191,7 @@ async fn accept(listener: TcpListener, given: Given, tls: Option<TlsAcceptor>, s
         let Ok(place) = Arc::clone(&shared.places).try_acquire_owned() else {
             continue;
         };
-        let Some(newcomer) = Newcomer::enter(&shared.newcomers, client.ip().to_canonical()) else {
+        let Some(newcomer) = Newcomer::enter(&shared.newcomers, client.ip()) else {
             continue;
         };
         let (tls, shared) = (tls.clone(), shared.clone());

@@ -2,8 +2,10 @@
 //! question. Nobody else has to share what is there for one network.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
+
+use super::super::tcp::network;
 
 /// Answers in a second to all of them, and to those of one network.
 pub const ANSWERS_TO_STRANGERS: u32 = 2_000;
@@ -35,14 +37,6 @@ impl Strangers {
         self.all += 1;
         self.by_network.insert(network, of_network + 1);
         true
-    }
-}
-
-/// A host with IPv6 has a whole network of 64 bits.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-        address @ IpAddr::V4(_) => address,
     }
 }
 
