@@ -111,9 +111,9 @@ impl TxPipeline {
             return;
         };
         self.take(mixed, None);
-        let length = payload.len();
-        let mut sound = Vec::with_capacity(length);
+        let mut sound = Vec::with_capacity(payload.len());
         law.expand(payload, &mut sound);
+        let length = sound.len().min(self.sound.len());
         for (n, (new, old)) in sound.iter_mut().zip(&self.sound).enumerate() {
             let share = n as f32 / length as f32;
             *new = (f32::from(*new) * share + f32::from(*old) * (1.0 - share)) as i16;

@@ -199,6 +199,8 @@ impl Session {
         let before = before.as_ref();
         let sounds = |a: &Agreement| (a.codec, a.packet_ms);
         if before.map(sounds) != Some(sounds(agreement)) {
+            // What was relayed before is no sound of this codec.
+            self.inlet.close();
             let Agreement {
                 codec, packet_ms, ..
             } = *agreement;
@@ -675,13 +677,13 @@ impl Session {
             return true;
         };
         let mut faded = Vec::new();
-        if placed.first
-            && let Some(tx) = &mut self.tx
-        {
+        if placed.first {
             let mut mixed = [0; ROOM_FRAME];
             self.room.next(now, |_| false, |_, _| {}, &mut mixed);
             faded.extend_from_slice(packet.payload);
-            tx.fade_into(&mixed, &mut faded);
+            if let Some(tx) = &mut self.tx {
+                tx.fade_into(&mixed, &mut faded);
+            }
         }
         let header = Header {
             marker: packet.marker || (placed.newest && self.stream.marker),

@@ -1620,3 +1620,26 @@ fn who_gets_anything_else_gets_nothing_relayed() {
         assert_eq!(pair.relayed(), before, "{name}");
     }
 }
+
+/// After a re-INVITE with another codec the phone hears nothing of what was relayed in the former one.
+#[test]
+fn a_change_of_codec_ends_what_is_relayed() {
+    let mut pair = Pair::new(Codec::Pcmu, Encryption::Off);
+    pair.alone(true);
+    pair.say(700.0, 60);
+    let before = pair.relayed();
+    assert!(before > 0);
+    pair.other.heard();
+    let mut agreement = pair.other.agreement.clone();
+    agreement.codec = Codec::Pcma;
+    let now = pair.other.now;
+    pair.other.session.agree(&agreement, now);
+    for _ in 0..20 {
+        pair.step(None);
+    }
+    assert_eq!(pair.relayed(), before);
+    let heard = pair.other.heard();
+    let (sound, _) = placed(&heard, Codec::Pcma);
+    let loudest = sound.iter().map(|sample| sample.unsigned_abs()).max();
+    assert!(loudest < Some(100), "{loudest:?}");
+}
