@@ -3,9 +3,10 @@
 chat_server.py [CALLS]    prints its port, then serves until it is ended
 GET /requests             every request so far, as JSON
 
-It says "You said: ..." to everything but: the words of CALLS (JSON), for which it calls the function that stands there, where it
-was given that; "weather", for which it calls the one that it was given; what a function returned, which it repeats; "story", which is long; "nothing", which is empty; "wait", to which it says its first word and
-then nothing; "fail" and "break", which are errors.
+It says "You said: ..." to everything but: the words of CALLS (JSON), for which it calls the function that stands there, where
+it was given that; "weather", for which it calls the one that it was given; what a function returned, which it repeats;
+"story", which is long; "nothing", which is empty; "wait", to which it says its first word and then nothing; "fail" and
+"break", which are errors.
 """
 
 import asyncio

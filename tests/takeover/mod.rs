@@ -291,6 +291,15 @@ async fn people_in_rooms_hear_each_other_all_the_time_and_who_comes_later_hears_
     session.close().await;
     // And into a room that is new.
     let mut dan = join(&new, Kind::Python, "den", "dan").await;
+    // Nobody goes from one to the other.
+    for method in ["MoveParticipant", "ForwardParticipant"] {
+        let grants = json!({"roomAdmin": true, "room": "den", "destinationRoom": "lounge"});
+        let body = json!({"room": "den", "identity": "dan", "destinationRoom": "lounge"});
+        let (_, answer) = crate::rooms::call(&new, method, &grants, &body).await;
+        assert_eq!(answer["code"], "failed_precondition", "{answer}");
+        let why = answer["msg"].as_str().unwrap();
+        assert!(why.starts_with("destination_room: people are"), "{why}");
+    }
     // Lists have the rooms of both.
     for (method, path) in [
         (reqwest::Method::GET, "/rtc/rooms"),
