@@ -6,15 +6,17 @@ use std::fmt::Write as _;
 use crate::book::assert_page;
 use crate::examples::in_repository;
 
-/// When the rows were last gone through, and with which versions: those of Debian 12.
+/// When the rows were last gone through, and with which versions: those of Debian 12 and of npm, in Chromium.
 const CHECKED: &str = "2026-11-28";
-const PEERS: [(&str, &str); 3] = [
+const PEERS: [(&str, &str); 5] = [
     ("SIPp 3.6.1", "Sipp"),
     ("baresip 1.0.0", "Baresip"),
     ("Kamailio 5.6.3", "Kamailio"),
+    ("SIP.js 0.21.2", "sip.js"),
+    ("JsSIP 3.13.8", "jssip"),
 ];
 
-/// A test, and whom it tries it with: S, B, K.
+/// A test, and whom it tries it with: S, B, K, s, j.
 type Shown = (&'static str, &'static str);
 
 const ROWS: &[(&str, &[Shown])] = &[
@@ -69,6 +71,20 @@ const ROWS: &[(&str, &[Shown])] = &[
         &[(
             "phones::a_softphone_registers_and_is_called_by_its_name",
             "B",
+        )],
+    ),
+    (
+        "SIP over WebSocket, ICE, DTLS-SRTP: registers, calls, is called, hold, DTMF",
+        &[
+            ("browsers::a_browser_with_sip_js_is_a_telephone", "s"),
+            ("browsers::a_browser_with_jssip_is_a_telephone", "j"),
+        ],
+    ),
+    (
+        "the same over TLS, by its password alone",
+        &[(
+            "browsers::over_tls_a_page_calls_that_knows_a_password_and_no_other",
+            "s",
         )],
     ),
     (
@@ -213,7 +229,7 @@ fn page() -> String {
     for (peer, _) in PEERS {
         let _ = write!(page, " {peer} |");
     }
-    page += " tests |\n|---|---|---|---|---|\n";
+    page += " tests |\n|---|---|---|---|---|---|---|\n";
     for (feature, shown) in ROWS {
         let _ = write!(page, "| {feature} |");
         for (_, kind) in PEERS {
