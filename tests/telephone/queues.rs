@@ -140,9 +140,14 @@ async fn told(session: &mut Session) -> Value {
 #[tokio::test]
 async fn callers_hear_their_position_move_up_and_are_taken_in_their_order() {
     let (exchange, _folder) = exchange(&[]);
-    let mut ada = Caller::new(&exchange, None, "ada").await;
-    let mut bob = Caller::new(&exchange, None, "bob").await;
-    let mut eve = Caller::new(&exchange, None, "eve").await;
+    // Before anybody calls: telephones have a minute of sound.
+    let mut ann = join(&exchange.server, Client::Python, "ann", "ann").await;
+    ann.publish(AGENT).await;
+    let (mut ada, mut bob, mut eve) = tokio::join!(
+        Caller::new(&exchange, None, "ada"),
+        Caller::new(&exchange, None, "bob"),
+        Caller::new(&exchange, None, "eve"),
+    );
     let mut with_eve = exchange.session("eve").await;
     for caller in [&ada, &bob] {
         caller.waits(&exchange, None, "support").await;
@@ -170,8 +175,6 @@ async fn callers_hear_their_position_move_up_and_are_taken_in_their_order() {
     assert_eq!(told(&mut with_eve).await, json!(["waiting", 2, null]));
     eve.phone.hears(POSITIONS[1]).await;
 
-    let mut ann = join(&exchange.server, Client::Python, "ann", "ann").await;
-    ann.publish(AGENT).await;
     let (status, taken) = next(&exchange, None, "support", json!({"room_name": "ann"})).await;
     assert_eq!(status, 200, "{taken}");
     assert_eq!(taken["sip_call_id"], ada.call.as_str(), "{taken}");
@@ -242,6 +245,17 @@ async fn a_number_is_called_for_the_first_one_who_waits_as_before_if_nobody_answ
     // Nobody is in this room any more: whoever asked for it has gone.
     let ann = join(&exchange.server, Client::Python, "ann", "ann").await;
     ann.leave().await;
+    let path = "/rtc/rooms/ann";
+    let deadline = std::time::Instant::now() + PATIENCE;
+    loop {
+        let (status, room) = ask(&exchange.server, Method::GET, path, None, &Value::Null).await;
+        let everybody = room["participants"].as_array();
+        if status == 404 || everybody.is_some_and(Vec::is_empty) {
+            break;
+        }
+        assert!(std::time::Instant::now() < deadline, "{room}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
     let (status, answer) = next(&exchange, None, "support", json!({"room_name": "ann"})).await;
     assert!(matches!(status, 404 | 500), "{answer}");
     let (status, answer) = next(&exchange, None, "support", json!({"room_name": "ada"})).await;

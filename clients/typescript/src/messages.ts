@@ -127,6 +127,9 @@ export type ClientMessage =
   | CompleteTransferMessage
   | CancelTransferMessage
   | HoldMessage
+  | QueueCallMessage
+  | LeaveQueueMessage
+  | NextCallMessage
   | HangupMessage
   | SendDtmfMessage;
 
@@ -319,6 +322,13 @@ export type InterruptionReason = "speech" | "words" | "backchannel" | "too_short
 /** How far the decision is whether somebody interrupts. */
 export type InterruptionState = "suspected" | "resumed" | "confirmed";
 
+/** Takes the telephone call out of its queue, off hold. */
+export interface LeaveQueueMessage {
+  type: "leave_queue";
+  /** Whose call; the first telephone participant's when absent. */
+  participant_identity?: string | null;
+}
+
 /** A short sound that is heard in a loop while the client works on something: 16-bit PCM of 250 ms to 10 s. */
 export interface LoadingAudio {
   /** Base64, at most 1.92 MB decoded. */
@@ -350,6 +360,13 @@ export interface MessageMessage {
   message: RoomText;
   /** The number of the event, where config said resume. */
   seq?: number;
+}
+
+/** Brings the caller who waits longest into the session's room. */
+export interface NextCallMessage {
+  type: "next_call";
+  /** The name of the queue. */
+  queue: string;
 }
 
 /** Somebody is in the room; those who were there before are told too. */
@@ -397,6 +414,32 @@ export interface ProviderEventMessage {
    * or `failed`.
    */
   state: "reconnecting" | "recovered" | "switched" | "ignored" | "failed";
+  /** The number of the event, where config said resume. */
+  seq?: number;
+}
+
+/** Puts the telephone call into a queue, on hold, until somebody takes it. */
+export interface QueueCallMessage {
+  type: "queue_call";
+  /** The name of the queue. */
+  queue: string;
+  /** Whose call; the first telephone participant's when absent. */
+  participant_identity?: string | null;
+}
+
+/** A telephone in the room waits in a queue, or does no longer. */
+export interface QueueStateMessage {
+  type: "queue_state";
+  /** Whose call. */
+  participant_identity: string;
+  /** How many wait before it, itself included; null unless it waits. */
+  position: number | null;
+  /** The name of the queue. */
+  queue: string;
+  /** Why it has left: `caller_left`, `removed`, `timeout`; null otherwise. */
+  reason: string | null;
+  /** How it is. */
+  state: "waiting" | "connecting" | "connected" | "left";
   /** The number of the event, where config said resume. */
   seq?: number;
 }
@@ -607,6 +650,7 @@ export type ServerMessage =
   | SipTransferCompleteMessage
   | SipTransferErrorMessage
   | SipTransferStateMessage
+  | QueueStateMessage
   | SttResultMessage
   | VadEventMessage
   | InterruptionMessage

@@ -81,6 +81,11 @@ class Callbacks:
 
     @overload
     def on(
+        self, type: Literal["queue_state"], callback: Callable[[messages.QueueStateMessage], object]
+    ) -> Remove: ...
+
+    @overload
+    def on(
         self, type: Literal["stt_result"], callback: Callable[[messages.SttResultMessage], object]
     ) -> Remove: ...
 

@@ -169,6 +169,9 @@ ClientMessage: TypeAlias = Union[
     "CompleteTransferMessage",
     "CancelTransferMessage",
     "HoldMessage",
+    "QueueCallMessage",
+    "LeaveQueueMessage",
+    "NextCallMessage",
     "HangupMessage",
     "SendDtmfMessage",
 ]
@@ -429,6 +432,15 @@ InterruptionState: TypeAlias = Literal["suspected", "resumed", "confirmed"]
 """How far the decision is whether somebody interrupts."""
 
 
+class LeaveQueueMessage(TypedDict):
+    """Takes the telephone call out of its queue, off hold."""
+
+    type: Literal["leave_queue"]
+
+    participant_identity: NotRequired[str | None]
+    """Whose call; the first telephone participant's when absent."""
+
+
 class LoadingAudio(TypedDict):
     """
     A short sound that is heard in a loop while the client works on something: 16-bit PCM of 250 ms to 10 s.
@@ -472,6 +484,15 @@ class MessageMessage(TypedDict):
 
     seq: NotRequired[int]
     """The number of the event, where config said resume."""
+
+
+class NextCallMessage(TypedDict):
+    """Brings the caller who waits longest into the session's room."""
+
+    type: Literal["next_call"]
+
+    queue: str
+    """The name of the queue."""
 
 
 class ParticipantConnectedMessage(TypedDict):
@@ -533,6 +554,42 @@ class ProviderEventMessage(TypedDict):
     `reconnecting`, `recovered`, `switched` (the provider is the new one), `ignored` (wishes that it does not
     know) or `failed`.
     """
+
+    seq: NotRequired[int]
+    """The number of the event, where config said resume."""
+
+
+class QueueCallMessage(TypedDict):
+    """Puts the telephone call into a queue, on hold, until somebody takes it."""
+
+    type: Literal["queue_call"]
+
+    queue: str
+    """The name of the queue."""
+
+    participant_identity: NotRequired[str | None]
+    """Whose call; the first telephone participant's when absent."""
+
+
+class QueueStateMessage(TypedDict):
+    """A telephone in the room waits in a queue, or does no longer."""
+
+    type: Literal["queue_state"]
+
+    participant_identity: str
+    """Whose call."""
+
+    position: int | None
+    """How many wait before it, itself included; null unless it waits."""
+
+    queue: str
+    """The name of the queue."""
+
+    reason: str | None
+    """Why it has left: `caller_left`, `removed`, `timeout`; null otherwise."""
+
+    state: Literal["waiting", "connecting", "connected", "left"]
+    """How it is."""
 
     seq: NotRequired[int]
     """The number of the event, where config said resume."""
@@ -814,6 +871,7 @@ ServerMessage: TypeAlias = Union[
     "SipTransferCompleteMessage",
     "SipTransferErrorMessage",
     "SipTransferStateMessage",
+    "QueueStateMessage",
     "SttResultMessage",
     "VadEventMessage",
     "InterruptionMessage",

@@ -242,18 +242,23 @@ impl Ledger {
 
     /// Waits until a call has arrived in a room, or is over.
     pub async fn is_in(&self, sip_call_id: &str, room: &str) {
+        self.until(sip_call_id, |entry| entry.room == room).await;
+    }
+
+    /// Waits until a call is over.
+    pub async fn over(&self, sip_call_id: &str) {
+        self.until(sip_call_id, |_| false).await;
+    }
+
+    /// Waits until this is so of a call, or it is over.
+    async fn until(&self, sip_call_id: &str, is_so: impl Fn(&Entry) -> bool) {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             // From here on no change is missed.
             changed.as_mut().enable();
-            let is_elsewhere = |entry: &Entry| entry.ended.is_none() && entry.room != room;
-            if !self
-                .state()
-                .calls
-                .get(sip_call_id)
-                .is_some_and(is_elsewhere)
-            {
+            let waits = |entry: &Entry| entry.ended.is_none() && !is_so(entry);
+            if !self.state().calls.get(sip_call_id).is_some_and(waits) {
                 return;
             }
             changed.await;

@@ -36,6 +36,8 @@ use vivavoce_webhooks::{Event, EventKind};
 
 /// How long a caller may take to arrive in another room.
 const MOVED_WITHIN: Duration = Duration::from_secs(5);
+/// How long after its end a call may not be known to be over.
+const GONE_WITHIN: Duration = Duration::from_secs(1);
 /// The pause between a position and the music.
 const BREATH: Duration = Duration::from_millis(300);
 /// Requests that wait for one caller.
@@ -632,7 +634,7 @@ impl Waiting {
                         let _gone = done.send(Ok(self.shown(Some(End::Connected))));
                         ControlFlow::Break(End::Connected)
                     }
-                    Err(error) => self.not_connected(error, done),
+                    Err(error) => self.not_connected(error, done).await,
                 }
             }
             Order::Connect(access, Destination::Number(person), done) => {
@@ -641,27 +643,29 @@ impl Waiting {
                         let _gone = done.send(Ok(self.shown(None)));
                         ControlFlow::Continue(())
                     }
-                    Err(error) => self.not_connected(error, done),
+                    Err(error) => self.not_connected(error, done).await,
                 }
             }
         }
     }
 
-    /// Whoever wanted to take it cannot: it waits as before, or has gone.
-    fn not_connected(
+    /// Whoever wanted to take it cannot: it waits as before, or has hung up.
+    async fn not_connected(
         &self,
         error: CallsError,
         done: oneshot::Sender<Result<QueuedCall, CallsError>>,
     ) -> ControlFlow<End> {
-        let is_gone = match &error {
+        let may_be_gone = match &error {
             CallsError::Call(error) => error.kind == CallErrorKind::NotFound,
             CallsError::Rooms(RoomsError::NoParticipant) => true,
             CallsError::Rooms(RoomsError::Provider(error)) => {
-                matches!(error.kind, RoomErrorKind::NotFound)
+                matches!(error.kind, RoomErrorKind::NotFound | RoomErrorKind::NoRoom)
             }
             _ => false,
         };
-        if is_gone {
+        // The ledger is told a moment after a call has ended.
+        let over = self.calls.ledger.over(&self.kept.call.sip_call_id);
+        if may_be_gone && timeout(GONE_WITHIN, over).await.is_ok() {
             let _gone = done.send(Err(CallsError::CallerGone));
             return ControlFlow::Break(End::CallerLeft);
         }
