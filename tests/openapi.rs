@@ -152,6 +152,7 @@ fn every_webhook_is_described_with_a_body_that_its_schema_takes() {
         "call.classified",
         "call.status",
         "hook",
+        "queue.status",
         "recording.failed",
         "recording.stored",
         "session.ended",

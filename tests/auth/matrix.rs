@@ -357,7 +357,7 @@ const OPERATIONS: [(&str, &str, &str, Cells); 50] = [
     (
         "POST",
         "/sip/queues/{queue_name}/calls",
-        "a caller",
+        "a-caller",
         behind_the_door([NOBODY, "404 ROOM_NOT_FOUND", NOBODY]),
     ),
     (
@@ -369,7 +369,7 @@ const OPERATIONS: [(&str, &str, &str, Cells); 50] = [
     (
         "POST",
         "/sip/queues/{queue_name}/next",
-        "to a number",
+        "to-a-number",
         locked("404 NOT_FOUND"),
     ),
     ("GET", "/sip/hooks", "asked", locked("200")),
