@@ -19,6 +19,7 @@ use utoipa::openapi::{Components, OpenApi};
 
 use super::body_chunks::BodyChunks;
 use super::{error, health, inspect, recording, rtc, sessions, sip, speak};
+use vivavoce_actors::registry::calls::queues::QueuedCall;
 use vivavoce_actors::registry::calls::warm::TransferInfo;
 use vivavoce_actors::registry::hooks::{WaitingWebhook, WaitingWebhooks};
 use vivavoce_actors::session::socket_schema;
@@ -177,6 +178,8 @@ fn schemas() -> Map<String, Value> {
         sip::calls::CompleteRequest,
         sip::calls::CancelRequest,
         sip::calls::HoldRequest,
+        sip::queues::QueueRequest,
+        sip::queues::NextRequest,
         sip::hooks::HooksRequest,
         sip::hooks::HostsRequest,
         inspect::RetryRequest,
@@ -214,6 +217,8 @@ fn schemas() -> Map<String, Value> {
         sip::hooks::HookList,
         sip::traces::TraceList,
         sip::traces::Trace,
+        sip::queues::QueueList,
+        QueuedCall,
         TransferInfo,
     )>(&mut written);
     // Types that only others refer to.
