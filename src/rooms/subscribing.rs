@@ -172,10 +172,8 @@ impl Sfu {
             .map(|(mid, _)| mid)
             .collect();
         participant.stale |= !silenced.is_empty() || peer.slots.missing(&wanted).next().is_some();
-        // Pion takes an offer that comes before its transport has begun for a restart of ICE, and answers with credentials that
-        // no answer may change to. Whoever connects is offered the rest.
-        let due = first || (participant.stale && participant.was_active);
-        if participant.connection.is_none() || peer.awaits_answer() || !due {
+        if participant.connection.is_none() || peer.awaits_answer() || !(participant.stale || first)
+        {
             return;
         }
         participant.stale = false;

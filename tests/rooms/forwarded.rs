@@ -226,7 +226,6 @@ async fn the_other_room_is_posted_who_has_come_with_which_tracks() {
     let mut ann = join(&server, Kind::Python, "kitchen", "ann").await;
     let track = ann.publish(440).await;
     forward(&server, "kitchen", "ann", "cellar").await;
-    ann.leave().await;
     let of_cellar = || {
         let posted = inbox.taken();
         let told = posted.iter().map(json_of);
@@ -235,10 +234,15 @@ async fn the_other_room_is_posted_who_has_come_with_which_tracks() {
             .collect();
         told
     };
-    eventually("the forwarding is not posted", || {
-        of_cellar()
-            .iter()
-            .any(|told| told["event"] == "participant_left")
+    let posted = |event: &'static str| move |told: &Value| told["event"] == event;
+    // A track is one once its sound comes.
+    eventually("the track is not posted", || {
+        of_cellar().iter().any(posted("track_published"))
+    })
+    .await;
+    ann.leave().await;
+    eventually("the end of the forwarding is not posted", || {
+        of_cellar().iter().any(posted("participant_left"))
     })
     .await;
     let told = of_cellar();

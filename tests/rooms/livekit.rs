@@ -1,6 +1,8 @@
 //! The promises of rooms of a LiveKit deployment, kept with LiveKit's own server: those of sessions, and of the paths under
 //! `/rtc` for two tenants. What its webhooks tell is in [`super::events`].
 
+use std::time::{Duration, Instant};
+
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -12,7 +14,7 @@ use super::rest::{self, A, B, guarded, outcome, wish};
 use super::{ask, server_elsewhere};
 use crate::harness::livekit::{LiveKit, free_ports};
 use crate::harness::redis::Redis;
-use crate::harness::{SENTENCES, Server, client, is_long, stderr, vivavoce};
+use crate::harness::{PATIENCE, SENTENCES, Server, client, is_long, stderr, vivavoce};
 use crate::session::client::{Session, config};
 
 /// A server whose rooms are those of the LiveKit that all tests share.
@@ -176,7 +178,15 @@ async fn a_session_outlives_a_kill_of_its_room_and_remote_unmuting_needs_a_setti
     let track = bob.publish(440).await;
     let body = |muted: bool| json!({"room_name": "kitchen", "participant_identity": "bob", "track_sid": track, "muted": muted});
     let path = "/rtc/participant/mute";
-    let muted = ask(&server, Method::POST, path, Some(A), &body(true)).await;
+    // LiveKit's API knows a track a moment after its publisher does.
+    let deadline = Instant::now() + PATIENCE;
+    let muted = loop {
+        let muted = ask(&server, Method::POST, path, Some(A), &body(true)).await;
+        if outcome(&muted) != (404, "TRACK_NOT_FOUND") || Instant::now() > deadline {
+            break muted;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
     assert_eq!(outcome(&muted), (200, ""));
     let refused = ask(&server, Method::POST, path, Some(A), &body(false)).await;
     assert_eq!(outcome(&refused), (500, "MUTE_FAILED"), "{refused:?}");
