@@ -26,3 +26,12 @@ pub fn phone_number(value: Option<String>, field: &str) -> Result<PhoneNumber, A
     PhoneNumber::parse(&text)
         .map_err(|error| ApiError::new(Code::InvalidPhoneNumber, format!("{field}: {error}")))
 }
+
+/// A field that may be absent, read as one that may not if it is there.
+pub fn if_given<T>(
+    value: Option<String>,
+    field: &str,
+    read: fn(Option<String>, &str) -> Result<T, ApiError>,
+) -> Result<Option<T>, ApiError> {
+    value.map(|value| read(Some(value), field)).transpose()
+}

@@ -10,7 +10,7 @@
 //! participant is removed there, and when the source is moved.
 
 use super::moving::Coming;
-use super::operations::{OperationError, check_name};
+use super::operations::OperationError;
 use super::participant::{Link, Participant, Publication};
 use super::publishing::Changes;
 use super::session::FIRST_JUDGEMENT;
@@ -30,13 +30,7 @@ impl Sfu {
         destination: &str,
         now: Now,
     ) -> Result<(), OperationError> {
-        check_name(destination)?;
-        let key = self.resident_key(room, identity)?;
-        if room == destination {
-            return Err(OperationError::InvalidArgument(
-                "destination_room: the participant is in this room",
-            ));
-        }
+        let key = self.bound_for(room, identity, destination)?;
         self.may_forward(key)?;
         let to = self.destination(key, destination, Coming::Forwarded, now)?;
         self.stand_in(key, to, now);

@@ -33,13 +33,7 @@ impl Sfu {
         destination: &str,
         now: Now,
     ) -> Result<(), OperationError> {
-        check_name(destination)?;
-        let key = self.resident_key(room, identity)?;
-        if room == destination {
-            return Err(OperationError::InvalidArgument(
-                "destination_room: the participant is in this room",
-            ));
-        }
+        let key = self.bound_for(room, identity, destination)?;
         self.may_move(key)?;
         let to = self.destination(key, destination, Coming::Moved, now)?;
         self.end_forwarding(key, now);
@@ -50,6 +44,23 @@ impl Sfu {
         }
         self.settle(now);
         Ok(())
+    }
+
+    /// Somebody in a room who is to come to another one.
+    pub(super) fn bound_for(
+        &self,
+        room: &str,
+        identity: &str,
+        destination: &str,
+    ) -> Result<ParticipantKey, OperationError> {
+        check_name(destination)?;
+        let key = self.resident_key(room, identity)?;
+        if room == destination {
+            return Err(OperationError::InvalidArgument(
+                "destination_room: the participant is in this room",
+            ));
+        }
+        Ok(key)
     }
 
     /// The room of this name, to which a participant may come. It is created if it does not exist.

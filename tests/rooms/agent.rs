@@ -5,7 +5,7 @@ pub mod tenants;
 mod words;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use reqwest::Method;
@@ -387,7 +387,9 @@ pub async fn ends_with_its_room(server: &Server, room: &str) {
     enters("alone", "auto").await.close().await;
     let path = format!("/rtc/rooms/{room}");
     let there = async || ask(server, Method::GET, &path, None, &Value::Null).await.0 == 200;
+    let deadline = Instant::now() + PATIENCE;
     while there().await {
+        assert!(Instant::now() < deadline, "the room outlives its session");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::auth::Entered;
 use crate::body::JsonBody;
 use crate::error::{ApiError, Code};
-use crate::fields::{MAX_NAME_CHARS, phone_number, required};
+use crate::fields::{MAX_NAME_CHARS, if_given, phone_number, required};
 use crate::state::AppState;
 use vivavoce_actors::registry::calls::warm::machine::Agent;
 use vivavoce_actors::registry::calls::warm::{
@@ -220,9 +220,7 @@ pub async fn call(
             request.wait_for_beep,
             request.beep_timeout_seconds,
         )?,
-        gateway: request
-            .sip
-            .map_or_else(|| Ok(OwnGateway::default()), own_gateway)?,
+        gateway: gateway_or_default(request.sip)?,
     };
     let (room_name, participant_identity) = (wish.room.clone(), wish.identity.clone());
     let placed = state.calls.send(wish).await?;
@@ -377,23 +375,16 @@ pub async fn transfer(
         moved.map_err(failed)?;
         return Ok(web::Json(answer));
     }
-    let name =
-        |value: Option<String>, field| value.map(|value| required(Some(value), field)).transpose();
-    let from = request.from_phone_number;
     let wish = BeginTransfer {
         access,
         room,
         identity,
         to,
-        from: from
-            .map(|from| phone_number(Some(from), "from_phone_number"))
-            .transpose()?,
-        person_identity: name(request.person_identity, "person_identity")?,
-        person_name: name(request.person_name, "person_name")?,
-        agent: name(request.agent_identity, "agent_identity")?,
-        gateway: request
-            .sip
-            .map_or_else(|| Ok(OwnGateway::default()), own_gateway)?,
+        from: if_given(request.from_phone_number, "from_phone_number", phone_number)?,
+        person_identity: if_given(request.person_identity, "person_identity", required)?,
+        person_name: if_given(request.person_name, "person_name", required)?,
+        agent: if_given(request.agent_identity, "agent_identity", required)?,
+        gateway: gateway_or_default(request.sip)?,
         queued: None,
     };
     let begun = state.calls.send(wish).await?.map_err(failed)?;
@@ -401,6 +392,11 @@ pub async fn transfer(
     answer.person_identity = Some(begun.person_identity);
     answer.person_sip_call_id = Some(begun.person_sip_call_id);
     Ok(web::Json(answer))
+}
+
+/// The gateway that a request names, or the one of the settings.
+pub(super) fn gateway_or_default(own: Option<Overrides>) -> Result<OwnGateway, ApiError> {
+    own.map_or_else(|| Ok(OwnGateway::default()), own_gateway)
 }
 
 pub(super) fn invalid(message: &str) -> ApiError {

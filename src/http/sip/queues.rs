@@ -4,17 +4,17 @@ use actix_web::web;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::calls::{Overrides, invalid, own_gateway, refused};
+use super::calls::{Overrides, gateway_or_default, invalid, refused};
 use crate::auth::Entered;
 use crate::body::JsonBody;
 use crate::error::{ApiError, Code};
-use crate::fields::{phone_number, required};
+use crate::fields::{if_given, phone_number, required};
 use crate::state::AppState;
+use vivavoce_actors::registry::calls::CallsError;
 use vivavoce_actors::registry::calls::queues::{
     Destination, EnterQueue, LeaveQueue, ListQueues, NextCall, Person, QueueInfo, QueuedCall,
     Waiter,
 };
-use vivavoce_actors::registry::calls::{CallsError, OwnGateway};
 use vivavoce_auth::TenantId;
 use vivavoce_core::phone;
 
@@ -163,15 +163,12 @@ fn destination(request: NextRequest) -> Result<Destination, ApiError> {
     if room_name.is_some() {
         return Err(invalid("transfer_to: is instead of room_name"));
     }
-    let name =
-        |value: Option<String>, field| value.map(|value| required(Some(value), field)).transpose();
-    let from = from_phone_number.map(|from| phone_number(Some(from), "from_phone_number"));
     Ok(Destination::Number(Box::new(Person {
         to: phone_number(Some(to), "transfer_to")?,
-        from: from.transpose()?,
-        identity: name(person_identity, "person_identity")?,
-        name: name(person_name, "person_name")?,
-        agent: name(agent_identity, "agent_identity")?,
-        gateway: sip.map_or_else(|| Ok(OwnGateway::default()), own_gateway)?,
+        from: if_given(from_phone_number, "from_phone_number", phone_number)?,
+        identity: if_given(person_identity, "person_identity", required)?,
+        name: if_given(person_name, "person_name", required)?,
+        agent: if_given(agent_identity, "agent_identity", required)?,
+        gateway: gateway_or_default(sip)?,
     })))
 }

@@ -180,15 +180,9 @@ async fn writing(
     closed: CancellationToken,
 ) {
     loop {
-        let bytes = tokio::select! {
-            biased;
-            () = closed.cancelled() => break,
-            event = messages.recv() => match event {
-                Some(TransportEvent::Incoming(message, ..)) => message.to_bytes(),
-                Some(_) => continue,
-                None => break,
-            },
-            Some(()) = pinged.recv() => b"\r\n".to_vec(),
+        let next = next_bytes(&mut messages, &mut pinged, &closed);
+        let Some(bytes) = next.await else {
+            break;
         };
         let written = timeout(WRITE_PATIENCE, async {
             stream.write_all(&bytes).await?;
@@ -200,6 +194,26 @@ async fn writing(
     }
     closed.cancel();
     let _closed = timeout(WRITE_PATIENCE, stream.shutdown()).await;
+}
+
+/// What is to be written next, a message or what a keep-alive is answered; `None` if nothing is any more.
+pub(super) async fn next_bytes(
+    messages: &mut mpsc::Receiver<TransportEvent>,
+    pinged: &mut mpsc::Receiver<()>,
+    closed: &CancellationToken,
+) -> Option<Vec<u8>> {
+    loop {
+        return tokio::select! {
+            biased;
+            () = closed.cancelled() => None,
+            event = messages.recv() => match event {
+                Some(TransportEvent::Incoming(message, ..)) => Some(message.to_bytes()),
+                Some(_) => continue,
+                None => None,
+            },
+            Some(()) = pinged.recv() => Some(b"\r\n".to_vec()),
+        };
+    }
 }
 
 /// What was read, most important first.

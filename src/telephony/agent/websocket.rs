@@ -20,13 +20,12 @@ use tokio_tungstenite::{WebSocketStream, accept_hdr_async_with_config};
 use tokio_util::sync::CancellationToken;
 
 use super::bounds::LARGEST;
-use super::stream::{IDLE, Outgoing, STRANGERS_PATIENCE, Taker, WRITE_PATIENCE};
+use super::stream::{IDLE, Outgoing, STRANGERS_PATIENCE, Taker, WRITE_PATIENCE, next_bytes};
 
 /// The name of SIP among the protocols over WebSocket (RFC 7118 section 8.1).
 const SUBPROTOCOL: &str = "sip";
-/// A keep-alive, and what it is answered (RFC 5626 section 4.4.1).
+/// A keep-alive (RFC 5626 section 4.4.1).
 const PING: &[u8] = b"\r\n\r\n";
-const PONG: &[u8] = b"\r\n";
 
 /// Takes the handshake of a browser.
 pub(super) async fn accept<S>(stream: S) -> io::Result<WebSocketStream<S>>
@@ -88,15 +87,9 @@ async fn writing<S>(
     S: AsyncRead + AsyncWrite + Unpin,
 {
     loop {
-        let bytes = tokio::select! {
-            biased;
-            () = closed.cancelled() => break,
-            event = messages.recv() => match event {
-                Some(TransportEvent::Incoming(message, ..)) => message.to_bytes(),
-                Some(_) => continue,
-                None => break,
-            },
-            Some(()) = pinged.recv() => PONG.to_vec(),
+        let next = next_bytes(&mut messages, &mut pinged, &closed);
+        let Some(bytes) = next.await else {
+            break;
         };
         // Text, as clients expect, unless it is none.
         let message = match Utf8Bytes::try_from(bytes) {

@@ -331,10 +331,6 @@ fn takes_calls(one: &ParticipantInfo) -> bool {
     !is_held && !matches!(one.kind(), Kind::Egress | Kind::Ingress)
 }
 
-fn bad_name() -> CallsError {
-    CallsError::QueueName
-}
-
 impl Calls {
     async fn enter_queue(self, wish: EnterQueue) -> Result<QueuedCall, CallsError> {
         let EnterQueue {
@@ -344,13 +340,13 @@ impl Calls {
             queue,
         } = wish;
         // Its name is looked at before anything is.
-        QueueOf::named(None, queue.clone()).ok_or_else(bad_name)?;
+        QueueOf::named(None, queue.clone()).ok_or(CallsError::QueueName)?;
         let (owner, caller) = self.on_the_phone(&access, &room, &identity).await?;
         let tenant = owner.tenant().and_then(|id| TenantId::new(id).ok());
         if access.tenant().is_some() && access.tenant() != tenant.as_ref() {
             return Err(RoomsError::NoRoom.into());
         }
-        let queue = QueueOf::named(tenant, queue).ok_or_else(bad_name)?;
+        let queue = QueueOf::named(tenant, queue).ok_or(CallsError::QueueName)?;
         if is_by_carrier(&caller) {
             return Err(CallsError::ByCarrier);
         }
@@ -428,7 +424,7 @@ impl Calls {
             return Err(CallsError::EmptyQueue);
         }
         let tenant = access.tenant().cloned().or(tenant);
-        let queue = QueueOf::named(tenant, queue).ok_or_else(bad_name)?;
+        let queue = QueueOf::named(tenant, queue).ok_or(CallsError::QueueName)?;
         if let Destination::Room(name) = &to {
             let (room, everybody) = self.rooms.look_into(&access, name).await?;
             let owner = Owner::of(&room.metadata);
