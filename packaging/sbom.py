@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTICES = re.compile(r"^(licen[cs]e|copying|notice|unlicense|copyright)", re.I)
 # Below the folder of a crate, where the sources of a C library lie.
 DEPTH = 3
+# Crates whose data the program has, while only tests have their code.
+CONTAINED = {"earshot"}
 # Parts of C libraries' sources that are not built.
 NOT_BUILT = {"target", "tests", "test", "benches", "fuzz", "doc", "docs", "examples", "third_party", "dnn", "torch"}
 
@@ -46,7 +48,8 @@ def linked(target: str) -> tuple[dict, list[dict], dict[str, list[str]]]:
         normal = [
             dependency["pkg"]
             for dependency in nodes[of]["deps"]
-            if any(kind["kind"] is None for kind in dependency["dep_kinds"]) and not is_macro(packages[dependency["pkg"]])
+            if (any(kind["kind"] is None for kind in dependency["dep_kinds"]) and not is_macro(packages[dependency["pkg"]]))
+            or packages[dependency["pkg"]]["name"] in CONTAINED
         ]
         graph[of] = sorted(normal)
         waiting += normal

@@ -1,5 +1,5 @@
 //! Voice activity detection: where speech begins, pauses and ends in a 16 kHz mono stream. A small neural network
-//! (`earshot`) scores frames of 16 ms; hysteresis, a minimum duration and a hang-over turn scores into events. What an
+//! (that of `earshot`) scores frames of 16 ms; hysteresis, a minimum duration and a hang-over turn scores into events. What an
 //! event means for a turn or an utterance is decided elsewhere.
 //!
 //! The [network] dominates the cost of a session, and most of what a line carries is not speech: a [gate] asks it only

@@ -1,4 +1,4 @@
-//! Fourier transforms of real signals, by [realfft](https://docs.rs/realfft) and
+//! Fourier transforms, most of them of real signals, by [realfft](https://docs.rs/realfft) and
 //! [rustfft](https://docs.rs/rustfft): a signal of `n` samples becomes `n / 2 + 1` complex bins, from 0 Hz to half of
 //! the sample rate, and comes back `n` times as large.
 //!
@@ -13,10 +13,17 @@ pub use nnnoiseless;
 use realfft::RealFftPlanner;
 pub use realfft::num_complex::Complex32;
 pub use realfft::{ComplexToReal, RealToComplex};
+pub use rustfft::Fft;
+use rustfft::FftPlanner;
 
 /// Plans the transform of `length` samples. This computes tables: keep the plan.
 pub fn forward(length: usize) -> Arc<dyn RealToComplex<f32>> {
     RealFftPlanner::new().plan_fft_forward(length)
+}
+
+/// Plans the transform of so many complex numbers to as many bins, in place.
+pub fn complex(length: usize) -> Arc<dyn Fft<f32>> {
+    FftPlanner::new().plan_fft_forward(length)
 }
 
 /// Plans the transform back to `length` samples; the result is `length` times as large as what [`forward`] was given.

@@ -1,179 +1,100 @@
-//! The network that scores frames, `earshot`'s, and what it looks at: the energy of 40 bands of the last 48 ms, of this
-//! frame and of the two before. That is computed here instead of by `earshot` itself, which takes a transform without
-//! vector instructions and 8 KiB for each stream: most of what detection costs. The network itself is its own, by a part
-//! of its interface that may change, so its version is pinned.
+//! The network that scores frames, that of `earshot`, and what it looks at: the energy of 40 bands of the last 48 ms, of this
+//! frame and of the two before. The crate itself is what tests compare with: it computes both without vector instructions, and
+//! takes 8 KiB for each stream.
+
+mod bands;
+mod layers;
+mod weights;
 
 use std::cell::RefCell;
 use std::sync::{Arc, LazyLock};
 
-use earshot::{DefaultPredictor, Predictor};
-use vivavoce_fft::{Complex32, RealToComplex, forward};
+use vivavoce_fft::{Complex32, Fft};
 
 use super::{FRAME, Score};
+use bands::HALF;
+use layers::{BANDS, CONTEXT, State};
 
 /// Samples that the network looks at: three frames.
 const WINDOW: usize = 3 * FRAME;
-/// The length of the transform; the window is padded with zeros.
-const TRANSFORM: usize = 1_024;
-const BINS: usize = TRANSFORM / 2 + 1;
-const BANDS: usize = 40;
-/// The frames whose bands the network sees.
-const CONTEXT: usize = 3;
 /// How much of a sample is taken from the next one: speech has little energy at high frequencies.
 const PRE_EMPHASIS: f32 = 0.97;
-/// Samples are computed with as 16-bit integers, and their energy is that of samples from −1 to 1.
-const SCALE: f32 = 1.0 / (32_768.0 * 32_768.0);
-/// What is added to an energy, as the logarithm of nothing is infinite.
-const LEAST: f32 = 1e-20;
-/// What the network needs to compute.
-const SCRATCH: usize = TRANSFORM + 2;
-
-/// The bins where bands begin and end: band `n` rises from the `n`th to the one after it, and falls to the next.
-const EDGES: [usize; BANDS + 2] = [
-    4, 7, 10, 13, 17, 21, 25, 29, 33, 38, 43, 48, 54, 60, 66, 73, 80, 87, 95, 103, 112, 122, 132,
-    142, 153, 165, 178, 191, 205, 220, 236, 253, 270, 289, 309, 330, 353, 376, 402, 428, 456, 486,
-];
 
 /// What does not change.
 struct Tables {
-    transform: Arc<dyn RealToComplex<f32>>,
+    transform: Arc<dyn Fft<f32>>,
     window: [f32; WINDOW],
-    /// By bin: how far it lies between the two edges around it, 0–1.
-    slopes: [f32; BINS],
 }
 
-static TABLES: LazyLock<Tables> = LazyLock::new(|| {
-    let mut slopes = [0.0; BINS];
-    for edges in EDGES.windows(2) {
-        let slope = &mut slopes[edges[0]..edges[1]];
-        let length = slope.len() as f32;
-        for (bin, risen) in slope.iter_mut().enumerate() {
-            *risen = bin as f32 / length;
-        }
-    }
-    Tables {
-        transform: forward(TRANSFORM),
-        // A periodic Hann window.
-        window: std::array::from_fn(|n| {
-            let phase = n as f64 / WINDOW as f64 * std::f64::consts::TAU;
-            (0.5 - 0.5 * phase.cos()) as f32
-        }),
-        slopes,
-    }
+static TABLES: LazyLock<Tables> = LazyLock::new(|| Tables {
+    transform: vivavoce_fft::complex(HALF),
+    // A periodic Hann window.
+    window: std::array::from_fn(|n| {
+        let phase = n as f64 / WINDOW as f64 * std::f64::consts::TAU;
+        (0.5 - 0.5 * phase.cos()) as f32
+    }),
 });
 
 /// Where a frame is worked on. One for all streams of a thread, so that it stays in the processor's cache.
 struct Bench {
-    samples: Vec<f32>,
-    spectrum: Vec<Complex32>,
+    spectrum: [Complex32; HALF],
     scratch: Vec<Complex32>,
-    energies: [f32; BINS],
-    network: [f32; SCRATCH],
 }
 
 thread_local! {
     static BENCH: RefCell<Bench> = RefCell::new(Bench {
-        samples: TABLES.transform.make_input_vec(),
-        spectrum: TABLES.transform.make_output_vec(),
-        scratch: TABLES.transform.make_scratch_vec(),
-        energies: [0.0; BINS],
-        network: [0.0; SCRATCH],
+        spectrum: [Complex32::default(); HALF],
+        scratch: vec![Complex32::default(); TABLES.transform.get_inplace_scratch_len()],
     });
 }
 
 /// The network of one stream, with what it remembers.
 struct Network {
-    /// The two frames before, emphasised.
-    before: [f32; WINDOW - FRAME],
-    last: f32,
+    /// The two frames before, and the sample before them.
+    before: [i16; WINDOW - FRAME + 1],
     /// By frame, the latest last.
-    features: [f32; CONTEXT * BANDS],
-    predictor: DefaultPredictor,
+    features: [[f32; BANDS]; CONTEXT],
+    state: State,
 }
 
 /// The network at the start of a stream.
 pub fn network() -> Score {
     let mut network = Box::new(Network {
-        before: [0.0; WINDOW - FRAME],
-        last: 0.0,
-        features: [0.0; CONTEXT * BANDS],
-        predictor: DefaultPredictor::new(),
+        before: [0; WINDOW - FRAME + 1],
+        features: [[0.0; BANDS]; CONTEXT],
+        state: [[0; layers::UNITS]; 2],
     });
     Box::new(move |frame| BENCH.with_borrow_mut(|bench| network.score(frame, bench)))
 }
 
 impl Network {
     fn score(&mut self, frame: &[i16], bench: &mut Bench) -> f32 {
-        self.spectrum(frame, bench);
-        self.features.copy_within(BANDS.., 0);
-        let latest = &mut self.features[(CONTEXT - 1) * BANDS..];
-        bands(&bench.energies, latest);
-        self.predictor.normalize(latest);
-        self.predictor.predict(&self.features, &mut bench.network)
+        self.transform(frame, bench);
+        self.features.rotate_left(1);
+        let [.., latest] = &mut self.features;
+        bands::bands(&bench.spectrum, latest);
+        layers::predict(&self.features, &mut self.state)
     }
 
-    /// The energy of each bin of the last three frames.
-    fn spectrum(&mut self, frame: &[i16], bench: &mut Bench) {
-        let emphasised = &mut bench.samples[WINDOW - FRAME..WINDOW];
-        for (out, sample) in emphasised.iter_mut().zip(frame) {
-            let sample = f32::from(*sample);
-            *out = sample - PRE_EMPHASIS * self.last;
-            self.last = sample;
+    /// The complex transform of the last three frames, even samples as real and odd ones as imaginary parts.
+    fn transform(&mut self, frame: &[i16], bench: &mut Bench) {
+        let mut samples = [0; WINDOW + 1];
+        let (before, latest) = samples.split_at_mut(self.before.len());
+        before.copy_from_slice(&self.before);
+        latest.copy_from_slice(frame);
+        self.before.copy_from_slice(&samples[FRAME..]);
+        let (windowed, padding) = bench.spectrum.split_at_mut(WINDOW / 2);
+        let emphasised = |n: usize| {
+            let sample = f32::from(samples[n + 1]) - PRE_EMPHASIS * f32::from(samples[n]);
+            sample * TABLES.window[n]
+        };
+        for (n, pair) in windowed.iter_mut().enumerate() {
+            *pair = Complex32::new(emphasised(2 * n), emphasised(2 * n + 1));
         }
-        bench.samples[..WINDOW - FRAME].copy_from_slice(&self.before);
-        self.before.copy_from_slice(&bench.samples[FRAME..WINDOW]);
-        for (sample, factor) in bench.samples.iter_mut().zip(&TABLES.window) {
-            *sample *= factor;
-        }
-        bench.samples[WINDOW..].fill(0.0);
-        // It fails for other lengths than its own only.
-        let _ = TABLES.transform.process_with_scratch(
-            &mut bench.samples,
-            &mut bench.spectrum,
-            &mut bench.scratch,
-        );
-        for (energy, bin) in bench.energies.iter_mut().zip(&bench.spectrum) {
-            *energy = bin.norm_sqr() * SCALE;
-        }
+        padding.fill(Complex32::default());
+        let transform = &TABLES.transform;
+        transform.process_with_scratch(&mut bench.spectrum, &mut bench.scratch);
     }
-}
-
-/// The logarithm of the energy of each band.
-fn bands(energies: &[f32; BINS], bands: &mut [f32]) {
-    // Between two edges one band falls and the next one rises, and together they are all of it.
-    let mut falling = 0.0;
-    for (number, edges) in EDGES.windows(2).enumerate() {
-        let (all, rising) = between(
-            &energies[edges[0]..edges[1]],
-            &TABLES.slopes[edges[0]..edges[1]],
-        );
-        if let Some(band) = number
-            .checked_sub(1)
-            .and_then(|before| bands.get_mut(before))
-        {
-            *band = (falling + all - rising + LEAST).ln();
-        }
-        falling = rising;
-    }
-}
-
-/// The sum of energies, and that of energies by their slopes, as four partial sums, so that the compiler can use vector
-/// instructions.
-fn between(energies: &[f32], slopes: &[f32]) -> (f32, f32) {
-    let (fours, rest) = energies.as_chunks::<4>();
-    let (slope_fours, slope_rest) = slopes.as_chunks::<4>();
-    let (mut all, mut rising) = ([0.0_f32; 4], [0.0_f32; 4]);
-    for (four, slopes) in fours.iter().zip(slope_fours) {
-        for n in 0..4 {
-            all[n] += four[n];
-            rising[n] += four[n] * slopes[n];
-        }
-    }
-    for (n, (energy, slope)) in rest.iter().zip(slope_rest).enumerate() {
-        all[n] += energy;
-        rising[n] += energy * slope;
-    }
-    (all.iter().sum(), rising.iter().sum())
 }
 
 #[cfg(test)]
@@ -194,6 +115,30 @@ mod tests {
                 (voice * loudness + f64::from(random.i16(-200..=200))) as i16
             })
             .collect()
+    }
+
+    /// The layers alone compute what the crate does, bit by bit.
+    #[test]
+    fn layers_are_those_of_earshot() {
+        use earshot::{DefaultPredictor, Predictor};
+        let mut random = fastrand::Rng::with_seed(5);
+        let mut theirs = DefaultPredictor::new();
+        let mut state = [[0; layers::UNITS]; 2];
+        let mut features = [[0.0; BANDS]; CONTEXT];
+        let mut scores = Vec::new();
+        for _ in 0..2_000 {
+            features.rotate_left(1);
+            let loudness = random.f32() * 20.0;
+            features[CONTEXT - 1] = std::array::from_fn(|_| loudness - random.f32() * 25.0);
+            theirs.normalize(&mut features[CONTEXT - 1]);
+            let expected = theirs.predict(features.as_flattened(), &mut [0.0; 1_026]);
+            let score = layers::predict(&features, &mut state);
+            assert_eq!(score.to_bits(), expected.to_bits(), "{score} {expected}");
+            scores.push(score);
+        }
+        scores.sort_by(f32::total_cmp);
+        let (least, most) = (scores[0], scores[1_999]);
+        assert!(least < 0.4 && most > 0.9, "{least} {most}");
     }
 
     #[test]
