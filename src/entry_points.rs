@@ -264,9 +264,10 @@ fn room_media() -> Vec<String> {
                 tcp::UNKNOWN_FOR.as_secs()
             ),
             &format!(
-                "{} connections, of which {} that belong to nobody yet; 64 datagrams wait for each",
+                "{} connections, of which {} that belong to nobody yet, and {} of one peer connection; 64 datagrams wait for each",
                 tcp::MOST_CONNECTIONS,
-                tcp::MOST_UNKNOWN
+                tcp::MOST_UNKNOWN,
+                tcp::MOST_OF_ONE
             ),
         ),
         row(

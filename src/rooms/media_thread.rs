@@ -342,7 +342,8 @@ impl MediaThread {
                     Ok((length, source)) => {
                         let datagram = buffer.get(..length).unwrap_or_default();
                         let (path, now) = ((Protocol::Udp, source), Now::read());
-                        if !self.sfu.receive(path, *advertised, datagram, now) {
+                        let owner = self.sfu.receive(path, *advertised, datagram, now);
+                        if owner.is_none() {
                             socket.pass_on(source, datagram);
                         }
                         self.flush();
@@ -376,11 +377,11 @@ impl MediaThread {
             Protocol::Tcp
         };
         let now = Now::read();
-        if self
+        let owner = self
             .sfu
-            .receive((protocol, source), advertised, &datagram, now)
-        {
-            self.connections.is_known(path);
+            .receive((protocol, source), advertised, &datagram, now);
+        if let Some(owner) = owner {
+            self.connections.belongs(path, owner);
         }
         self.flush();
     }

@@ -245,23 +245,23 @@ impl Sfu {
         }
     }
 
-    /// Handles a datagram received on one of the addresses in the settings; whether it belongs to a participant.
+    /// Handles a datagram received on one of the addresses in the settings; whom it belongs to, if it is somebody.
     pub fn receive(
         &mut self,
         source: (Protocol, SocketAddr),
         destination: SocketAddr,
         bytes: &[u8],
         now: Now,
-    ) -> bool {
-        let received = Receive::new(source.0, source.1, destination, bytes);
+    ) -> Option<(ParticipantKey, Side)> {
+        let received = Receive::new(source.0, source.1, destination, bytes).ok();
         let path = (source.0, source.1, destination);
-        let is_taken = received.is_ok_and(|received| self.take(path, received, bytes, now));
-        if is_taken {
+        let owner = received.and_then(|received| self.take(path, received, bytes, now));
+        if owner.is_some() {
             self.settle(now);
         } else {
             self.counters.stray_datagrams += 1;
         }
-        is_taken
+        owner
     }
 
     fn take(
@@ -270,20 +270,16 @@ impl Sfu {
         received: Receive<'_>,
         bytes: &[u8],
         now: Now,
-    ) -> bool {
+    ) -> Option<(ParticipantKey, Side)> {
         let input = Input::Receive(now.instant, received);
-        let Some((key, side)) = self.route((protocol, client), &input, bytes) else {
-            return false;
-        };
-        let Some(peer) = self.peer_mut(key, side) else {
-            return false;
-        };
-        let taken = peer.receive(input, bytes);
-        if taken {
-            peer.paths.heard(protocol, client, destination, now.instant);
-            self.touch(key, side);
+        let (key, side) = self.route((protocol, client), &input, bytes)?;
+        let peer = self.peer_mut(key, side)?;
+        if !peer.receive(input, bytes) {
+            return None;
         }
-        taken
+        peer.paths.heard(protocol, client, destination, now.instant);
+        self.touch(key, side);
+        Some((key, side))
     }
 
     /// Demultiplexes a datagram: by its source address, or by the user name of a STUN request.

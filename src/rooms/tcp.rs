@@ -2,7 +2,7 @@
 //! passive side. What is a datagram over UDP has two bytes of length in front of it here (RFC 4571).
 //!
 //! Anybody can connect. Until a connection has sent something that belongs to a participant, it is one of a few, also of
-//! its network, and has five seconds. One whose participant has gone is closed.
+//! its network, and has five seconds. One whose participant has gone is closed; of one participant there are a few.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::ParticipantKey;
+use super::participant::Side;
 use super::turn::is_relayed;
 use bytes::Bytes;
 use socket2::SockRef;
@@ -25,6 +27,8 @@ use vivavoce_takeover::{Given, SocketName, SocketUse, Sockets};
 pub const MOST_CONNECTIONS: usize = 4_096;
 pub const MOST_UNKNOWN: usize = 256;
 const MOST_UNKNOWN_OF_NETWORK: usize = 32;
+/// Connections of one peer connection of a participant: a client tries each of its addresses, and begins anew where one fails.
+pub const MOST_OF_ONE: usize = 8;
 /// How long a connection may be unknown.
 pub const UNKNOWN_FOR: Duration = Duration::from_secs(5);
 /// How long a connection may send nothing that belongs to a participant, once it has.
@@ -138,10 +142,23 @@ impl Listeners {
     }
 }
 
+/// Whom a connection belongs to.
+pub(super) type Owner = (ParticipantKey, Side);
+
+/// A connection.
+struct Open {
+    writer: Writer,
+    owner: Option<Owner>,
+    /// When something of its owner's came last, in such datagrams of all connections.
+    heard: u64,
+}
+
 /// The connections of the media port.
 pub(super) struct Connections {
     arrivals: mpsc::Receiver<Arrival>,
-    open: HashMap<Path, Writer>,
+    open: HashMap<Path, Open>,
+    /// Datagrams that belonged to somebody.
+    heard: u64,
     _accepting: Vec<AbortOnDropHandle<()>>,
 }
 
@@ -162,6 +179,7 @@ impl Connections {
         Ok(Self {
             arrivals,
             open: HashMap::new(),
+            heard: 0,
             _accepting: accepting.collect::<io::Result<_>>()?,
         })
     }
@@ -180,7 +198,12 @@ impl Connections {
     pub(super) fn note(&mut self, arrival: Arrival) -> Option<(Path, Bytes)> {
         match arrival {
             Arrival::Opened(path, writer) => {
-                self.open.insert(path, writer);
+                let open = Open {
+                    writer,
+                    owner: None,
+                    heard: 0,
+                };
+                self.open.insert(path, open);
                 None
             }
             Arrival::Datagram(path, bytes) => Some((path, bytes)),
@@ -191,10 +214,29 @@ impl Connections {
         }
     }
 
-    /// What came over this connection belongs to a participant.
-    pub(super) fn is_known(&self, path: Path) {
-        if let Some(writer) = self.open.get(&path) {
-            writer.known.fetch_add(1, Ordering::Relaxed);
+    /// What came over this connection belongs to somebody. Of too many connections of one the one that was silent for
+    /// longest is closed.
+    pub(super) fn belongs(&mut self, path: Path, owner: Owner) {
+        let Some(open) = self.open.get_mut(&path) else {
+            return;
+        };
+        open.writer.known.fetch_add(1, Ordering::Relaxed);
+        self.heard += 1;
+        open.heard = self.heard;
+        // A client's relays are bounded where they are made.
+        if open.owner.replace(owner) == Some(owner) || is_relayed(path.0.ip()) {
+            return;
+        }
+        let others = self.open.iter().filter(|(other, open)| {
+            open.owner == Some(owner) && **other != path && !is_relayed(other.0.ip())
+        });
+        let heard = others.map(|(other, open)| (open.heard, *other));
+        let heard: Vec<_> = heard.collect();
+        if heard.len() >= MOST_OF_ONE
+            && let Some((_, silent)) = heard.into_iter().min_by_key(|(heard, _)| *heard)
+        {
+            // The task of its socket ends as nobody writes any more.
+            self.open.remove(&silent);
         }
     }
 
@@ -205,11 +247,11 @@ impl Connections {
 
     /// Sends a datagram; `false` if it is lost.
     pub(super) fn send(&self, path: Path, datagram: &[u8]) -> bool {
-        let Some(writer) = self.open.get(&path) else {
+        let Some(open) = self.open.get(&path) else {
             return false;
         };
         let datagram = Bytes::copy_from_slice(datagram);
-        writer.datagrams.try_send((path, datagram)).is_ok()
+        open.writer.datagrams.try_send((path, datagram)).is_ok()
     }
 }
 
@@ -379,6 +421,39 @@ mod tests {
         (Connections::accept(listeners, arrivals()).unwrap(), address)
     }
 
+    fn owner(number: u64) -> Owner {
+        (ParticipantKey(number), Side::Publisher)
+    }
+
+    #[tokio::test]
+    async fn one_participant_has_few_connections_and_the_silent_ones_are_closed() {
+        let (mut connections, address) = listening();
+        let mut clients = Vec::new();
+        let of_others = MOST_OF_ONE / 2;
+        for number in 0..of_others + MOST_OF_ONE + 2 {
+            let client = TcpStream::connect(address).await.unwrap();
+            let path = (client.local_addr().unwrap(), address);
+            // That another one has closed may be told before.
+            while !connections.is_open(path) {
+                assert_eq!(next(&mut connections).await, None);
+            }
+            let is_others = number < of_others;
+            connections.belongs(path, owner(u64::from(!is_others)));
+            clients.push((client, path));
+            // The first one goes on speaking.
+            let first = clients.get(of_others).map(|(_, path)| *path);
+            first
+                .into_iter()
+                .for_each(|first| connections.belongs(first, owner(1)));
+        }
+        for closed in [1, 2].map(|nth| of_others + nth) {
+            let (client, path) = &mut clients[closed];
+            assert_eq!(client.read(&mut [0]).await.unwrap(), 0, "{closed}");
+            assert!(!connections.is_open(*path));
+        }
+        assert_eq!(connections.open.len(), of_others + MOST_OF_ONE);
+    }
+
     #[test]
     fn one_network_has_a_part_of_the_places_for_newcomers() {
         let all = &Arc::<Newcomers>::default();
@@ -431,7 +506,7 @@ mod tests {
         let path = (known.local_addr().unwrap(), address);
         let stranger = TcpStream::connect(address).await.unwrap();
         assert_eq!(next(&mut connections).await, None);
-        connections.is_known(path);
+        connections.belongs(path, owner(1));
         assert_eq!(next(&mut connections).await, None);
         assert_eq!(connections.open.keys().collect::<Vec<_>>(), [&path]);
         drop(stranger);
