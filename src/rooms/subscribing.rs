@@ -172,8 +172,10 @@ impl Sfu {
             .map(|(mid, _)| mid)
             .collect();
         participant.stale |= !silenced.is_empty() || peer.slots.missing(&wanted).next().is_some();
-        if participant.connection.is_none() || peer.awaits_answer() || !(participant.stale || first)
-        {
+        // Pion takes a second offer that comes before its transport has begun for a restart of ICE, and answers with new
+        // credentials, which no answer may. Whoever has connected is offered the rest.
+        let due = first || (participant.stale && participant.was_active);
+        if participant.connection.is_none() || peer.awaits_answer() || !due {
             return;
         }
         participant.stale = false;

@@ -6,12 +6,54 @@ use livekit_protocol as proto;
 use proto::leave_request::Action;
 use proto::signal_request::Message as Request;
 use proto::signal_response::Message;
+use str0m::change::SdpOffer;
 use str0m::{RtcConfig, media};
 
 use super::super::Route;
 use super::super::events::Event;
+use super::super::participant::Side;
 use super::super::sdp::{self, Direction, SectionKind};
 use super::{BROWSER_JOIN, BROWSER_PUBLISH, BROWSER_UNPUBLISH, Bench, offer};
+
+/// Pion takes a second offer that comes before its transport has begun for a restart of ICE, and never connects.
+#[test]
+fn who_connects_is_offered_later_tracks_once_it_has_connected() {
+    let mut bench = Bench::new(|_| ());
+    let first = bench.join("first");
+    bench.publish(first);
+    let pion = bench.connect(Bench::admission("pion", |_| ()));
+    let offers = |bench: &Bench| -> Vec<proto::SessionDescription> {
+        let offers = bench.told(pion).iter().filter_map(|message| match message {
+            Message::Offer(offer) => Some(offer.clone()),
+            _ => None,
+        });
+        offers.collect()
+    };
+    let offered = offers(&bench);
+    assert_eq!(offered.len(), 1);
+    let mut rtc = RtcConfig::new().build(bench.now.instant);
+    let description = SdpOffer::from_sdp_string(&offered[0].sdp).unwrap();
+    let answer = rtc.sdp_api().accept_offer(description).unwrap();
+    let answer = proto::SessionDescription {
+        r#type: "answer".into(),
+        sdp: answer.to_sdp_string(),
+        id: offered[0].id,
+        ..Default::default()
+    };
+    let second = bench.join("second");
+    bench.publish(second);
+    bench.ask(pion, Request::Answer(answer));
+    let third = bench.join("third");
+    bench.publish(third);
+    assert_eq!(offers(&bench).len(), 1);
+    let (pion, now) = (bench.key_of("pion"), bench.now);
+    bench.sfu.media_connected(pion, Side::Subscriber, now);
+    bench.collect();
+    let offered = offers(&bench);
+    assert_eq!(offered.len(), 2);
+    let sections = |offer: &proto::SessionDescription| offer.sdp.matches("m=audio").count();
+    assert_eq!((sections(&offered[0]), sections(&offered[1])), (1, 3));
+}
 
 #[test]
 fn a_track_is_announced_with_its_section_and_is_gone_with_it() {
