@@ -146,7 +146,8 @@ struct Next {
 /// The jitter buffer of one track.
 #[derive(Debug)]
 pub struct JitterBuffer {
-    decoder: OpusDecoder,
+    /// Absent while the audio is passed over: of all this it is what takes most memory.
+    decoder: Option<OpusDecoder>,
     /// The origin of time: the first packet's arrival.
     epoch: Option<Instant>,
     /// By sequence number.
@@ -190,7 +191,7 @@ impl JitterBuffer {
     /// A buffer for one track.
     pub fn new() -> Result<Self, OpusError> {
         Ok(Self {
-            decoder: decoder()?,
+            decoder: Some(decoder()?),
             epoch: None,
             waiting: VecDeque::new(),
             newest: None,
@@ -267,8 +268,8 @@ impl JitterBuffer {
     pub fn pull(&mut self, now: Instant, frame: &mut [i16; FRAME]) -> Heard {
         let now = self.clock(now);
         if std::mem::take(&mut self.skipped) {
-            // If this fails, the audio begins with a remainder of what was decoded before.
-            let _ = self.decoder.reset();
+            // If this fails, the audio is silence.
+            self.decoder = decoder().ok();
         }
         let mut heard = Heard::Silence;
         if !self.ready.is_empty() {
@@ -290,8 +291,9 @@ impl JitterBuffer {
     pub fn skip(&mut self, now: Instant) {
         let now = self.clock(now);
         if !std::mem::replace(&mut self.skipped, true) {
-            self.ready.clear();
-            self.before.clear();
+            self.decoder = None;
+            self.ready = Vec::new();
+            self.before = Vec::new();
             self.tail = Heard::Silence;
             self.made_up = FADE_TO;
             self.stretched = 0;
@@ -365,8 +367,8 @@ impl JitterBuffer {
         self.next = None;
         self.transits.clear();
         self.sequences.restart();
-        if let Ok(decoder) = decoder() {
-            self.decoder = decoder;
+        if let (Some(former), Ok(decoder)) = (&mut self.decoder, decoder()) {
+            *former = decoder;
         }
     }
 
@@ -477,8 +479,10 @@ impl JitterBuffer {
         let start = self.ready.len();
         let length = usize::try_from(gap).unwrap_or(FRAME);
         let lost = SampleRate::HZ_48000.duration_of(length);
-        match self.decoder.recover(following, lost, &mut self.ready) {
-            Ok(()) if self.ready.len() > start => {
+        let decoder = self.decoder.as_mut();
+        let recovered = decoder.map(|decoder| decoder.recover(following, lost, &mut self.ready));
+        match recovered {
+            Some(Ok(())) if self.ready.len() > start => {
                 self.stats.recovered += 1;
                 self.voiced(start);
                 Heard::Recovered
@@ -513,8 +517,10 @@ impl JitterBuffer {
         self.uncounted = 0;
         self.prolong();
         let start = self.ready.len();
-        match self.decoder.decode(&first.payload, &mut self.ready) {
-            Ok(()) if self.ready.len() > start => {
+        let decoder = self.decoder.as_mut();
+        let decoded = decoder.map(|decoder| decoder.decode(&first.payload, &mut self.ready));
+        match decoded {
+            Some(Ok(())) if self.ready.len() > start => {
                 self.voiced(start);
                 Heard::Voice
             }
@@ -549,8 +555,10 @@ impl JitterBuffer {
         self.before.clear();
         if self.disjoint && self.made_up < FADE_TO {
             let length = SampleRate::HZ_48000.duration_of(JOINT);
-            // If this fails there is nothing to fade from.
-            let _ = self.decoder.conceal(length, &mut self.before);
+            if let Some(decoder) = &mut self.decoder {
+                // If this fails there is nothing to fade from.
+                let _ = decoder.conceal(length, &mut self.before);
+            }
             let left = FADE_TO - self.made_up;
             for sample in &mut self.before {
                 *sample = scaled(*sample, left as f32 / (FADE_TO - FADE_FROM) as f32);
@@ -566,10 +574,11 @@ impl JitterBuffer {
         let silence = self.made_up >= FADE_TO;
         if !silence {
             let units = length.div_ceil(UNIT) as u32;
-            // If this fails the result is silence.
-            let _ = self
-                .decoder
-                .conceal(units * Duration::from_micros(2_500), &mut self.ready);
+            let time = units * Duration::from_micros(2_500);
+            if let Some(decoder) = &mut self.decoder {
+                // If this fails the result is silence.
+                let _ = decoder.conceal(time, &mut self.ready);
+            }
             self.uncounted += length.min(FADE_TO - self.made_up);
         }
         self.ready.resize(start + length, 0);

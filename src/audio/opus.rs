@@ -191,11 +191,6 @@ impl OpusDecoder {
         self.layout
     }
 
-    /// Forgets what was decoded before, as at the beginning of a stream.
-    pub fn reset(&mut self) -> Result<(), OpusError> {
-        Ok(self.decoder.reset_state()?)
-    }
-
     /// Appends the audio of `packet` to `samples`.
     pub fn decode(&mut self, packet: &[u8], samples: &mut Vec<i16>) -> Result<(), OpusError> {
         let frames = clock_frames(packet)? / (CLOCK_HZ / self.layout.rate.hz());

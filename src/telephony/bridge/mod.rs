@@ -200,6 +200,8 @@ struct Calls {
 struct Slot {
     inner: Arc<Inner>,
     room: Option<String>,
+    /// Whether a call that is live has the place.
+    occupied: bool,
     /// The unit of the quota for this place. It is given back after the place: else whoever ends calls would have places
     /// that count for nobody while their ends are on their way.
     permit: Option<Permit>,
@@ -221,11 +223,23 @@ impl Slot {
         self.room = Some(room.to_owned());
         true
     }
-}
 
-impl Drop for Slot {
-    fn drop(&mut self) {
-        let mut calls = self.inner.table();
+    /// A call has the place from now on. It counts once at any time: if it counted twice for a moment, another call could be
+    /// refused meanwhile though there is a line.
+    fn occupy(&mut self, handle: &Arc<CallHandle>) {
+        let inner = Arc::clone(&self.inner);
+        let mut calls = inner.table();
+        self.give_back(&mut calls);
+        self.occupied = true;
+        let call = Arc::clone(handle);
+        calls.live.insert(handle.sip_call_id.clone(), call);
+        if calls.stopping {
+            // It was being placed when the others were told.
+            handle.hang_up_for_shutdown();
+        }
+    }
+
+    fn give_back(&self, calls: &mut Calls) {
         calls.placing -= 1;
         let place = calls
             .placing_into
@@ -234,7 +248,14 @@ impl Drop for Slot {
         if let Some(place) = place {
             calls.placing_into.swap_remove(place);
         }
-        drop(calls);
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if !self.occupied {
+            self.give_back(&mut self.inner.table());
+        }
         self.inner.fewer.notify_waiters();
     }
 }
@@ -257,6 +278,7 @@ impl Inner {
         Some(Slot {
             inner: Arc::clone(self),
             room: None,
+            occupied: false,
             permit: None,
         })
     }
@@ -274,15 +296,7 @@ impl Inner {
     /// Runs a call to its end.
     fn run(self: &Arc<Self>, task: Task, mut slot: Slot) {
         let handle = Arc::clone(&task.handle);
-        let mut calls = self.table();
-        calls
-            .live
-            .insert(handle.sip_call_id.clone(), Arc::clone(&handle));
-        if calls.stopping {
-            // It was being placed when the others were told.
-            handle.hang_up_for_shutdown();
-        }
-        drop(calls);
+        slot.occupy(&handle);
         let permit = slot.permit.take();
         drop(slot);
         let inner = Arc::clone(self);

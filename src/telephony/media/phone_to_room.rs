@@ -38,6 +38,8 @@ pub struct RxPipeline {
     complexity: u8,
     sink: Option<PublishSink>,
     transcoder: Option<Transcoder>,
+    /// When the next packet was due when this came to rest.
+    rests: Option<Instant>,
     /// Timestamp of the next frame.
     timestamp: u32,
     marker: bool,
@@ -69,6 +71,7 @@ impl RxPipeline {
             complexity,
             sink: None,
             transcoder: None,
+            rests: None,
             timestamp: crate::random::u32(),
             marker: true,
             packet: vec![0; MAX_FRAME_PACKET],
@@ -108,15 +111,25 @@ impl RxPipeline {
         self.marker = true;
     }
 
+    /// Its packets go elsewhere until [`Self::restart`]: decoder and encoder, which take most memory, are made anew then.
+    pub fn rest(&mut self) {
+        let transcoder = self.transcoder.take();
+        self.rests = transcoder
+            .and_then(|transcoder| transcoder.next)
+            .map(|(_, due)| due);
+    }
+
     /// The next packet is unrelated to those before; it is placed by its arrival time.
     pub fn restart(&mut self, now: Instant) {
+        let mut due = self.rests.take();
         if let Some(transcoder) = &mut self.transcoder {
             transcoder.concealment.forget();
             transcoder.sound.clear();
-            if let Some((_, due)) = transcoder.next.take() {
-                let late = ticks(now.saturating_duration_since(due));
-                self.timestamp = self.timestamp.wrapping_add(late);
-            }
+            due = transcoder.next.take().map(|(_, due)| due).or(due);
+        }
+        if let Some(due) = due {
+            let late = ticks(now.saturating_duration_since(due));
+            self.timestamp = self.timestamp.wrapping_add(late);
         }
         self.marker = true;
     }

@@ -592,6 +592,9 @@ impl Session {
         let was_open = self.outlet.is_open();
         let audio = match format {
             Some(Format::Audio(codec)) if self.outlet.choose(self.other_phone(codec), now) => {
+                if !was_open {
+                    self.rx.rest();
+                }
                 Some(codec)
             }
             Some(Format::Audio(_)) => {
