@@ -564,7 +564,13 @@ async fn the_console_shows_webhooks_that_fail_and_sends_them_again_when_told_to(
     assert_eq!(receiver.next()["body"]["event"], "session.ended");
     page.until("$('webhook-counts').textContent.startsWith('None waits')")
         .await;
-    assert_eq!(page.complaints(), Vec::<&Value>::new());
+    // It may have been sent again by itself a moment before.
+    let is_other = |complaint: &&Value| {
+        let url = complaint["params"]["entry"]["url"].as_str();
+        !url.is_some_and(|url| url.ends_with("/inspect/webhooks/retry"))
+    };
+    let complaints: Vec<_> = page.complaints().into_iter().filter(is_other).collect();
+    assert_eq!(complaints, Vec::<&Value>::new());
 }
 
 #[actix_web::test]

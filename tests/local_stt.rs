@@ -23,7 +23,7 @@ use vivavoce::providers::{
 };
 
 /// Nothing here takes this long unless it hangs.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(3);
 /// Tests run beside each other on few cores: the program's own patience for a free worker is not the subject of most.
 const UNHURRIED: Deadlines = Deadlines {
     lease: Duration::from_secs(30),

@@ -113,7 +113,7 @@ impl WebhookSender {
         })
     }
 
-    /// Delivers until `closing` is cancelled or all senders are gone.
+    /// Delivers until `closing` is cancelled or all senders are gone, and what has been begun by then to its end.
     pub(super) async fn run(
         mut self,
         found: Vec<SpoolEntry>,
@@ -139,13 +139,13 @@ impl WebhookSender {
             metrics::webhooks_waiting(self.queue.len());
             let next = self.queue.next_due();
             tokio::select! {
-                () = closing.cancelled() => return,
+                () = closing.cancelled() => break,
                 entry = entries.recv() => match entry {
                     Some(entry) => {
                         let (lane, of) = (entry.1.to.lane(), entry.1.of.clone());
                         self.queue.add(lane, of, entry, Instant::now());
                     }
-                    None => return,
+                    None => break,
                 },
                 // Whoever asked may have gone.
                 Some(ask) = asks.recv() => self.answer(ask),
@@ -156,6 +156,11 @@ impl WebhookSender {
                     }
                 }
                 () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
+            }
+        }
+        while let Some(ended) = in_progress.join_next().await {
+            if let Ok((due, outcome)) = ended {
+                self.ended(due, outcome).await;
             }
         }
     }

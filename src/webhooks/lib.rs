@@ -63,6 +63,7 @@ use arc_swap::ArcSwap;
 use reqwest::Url;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -84,6 +85,8 @@ pub use waiting::{WaitingWebhook, WaitingWebhooks};
 pub const MIN_SECRET_BYTES: usize = 16;
 /// How often is looked for what another server has left: most have the folder for themselves and find nothing.
 const ADOPT_EVERY: Duration = Duration::from_secs(2);
+/// How long receivers have to answer what they were sent just before the end.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// The spool's folder, below the data folder.
 const FOLDER: &str = "webhooks";
@@ -289,6 +292,8 @@ pub struct Webhooks {
     egress: EgressPolicy,
     /// Webhooks being written to disk.
     writing: TaskTracker,
+    /// What delivers them.
+    delivering: TaskTracker,
     writers: FairQueue,
     /// The runtime that writes: sessions and their threads end before it does.
     runtime: Handle,
@@ -313,7 +318,8 @@ impl Webhooks {
         let receivers = Arc::new(ArcSwap::from_pointee(settings.receivers.clone()));
         let known = Arc::clone(&receivers);
         let sender = WebhookSender::new(Arc::clone(&spool), settings, known, authorities)?;
-        tokio::spawn(sender.run(found, receiver, asked, closing.clone()));
+        let delivering = TaskTracker::new();
+        delivering.spawn(sender.run(found, receiver, asked, closing.clone()));
         tokio::spawn(adopt(
             Arc::clone(&spool),
             entries.downgrade(),
@@ -326,6 +332,7 @@ impl Webhooks {
             receivers,
             egress: settings.egress,
             writing: TaskTracker::new(),
+            delivering,
             writers: FairQueue::new(MAX_CONCURRENT_WRITES, settings.share),
             runtime: Handle::current(),
             closing,
@@ -427,11 +434,14 @@ impl Webhooks {
         }
     }
 
-    /// Waits until everything that was queued is on disk, then stops delivering.
+    /// Waits until everything that was queued is on disk, then begins no further delivery, and waits a moment for those that
+    /// have begun: what is cut off comes a second time, from the next process.
     pub async fn finish(&self) {
         self.writing.close();
         self.writing.wait().await;
         self.closing.cancel();
+        self.delivering.close();
+        let _late = timeout(LAST_ANSWERS, self.delivering.wait()).await;
     }
 }
 
@@ -464,5 +474,71 @@ async fn adopt(
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// A receiver that has a webhook and has not answered yet.
+    #[tokio::test]
+    async fn what_is_being_delivered_at_the_end_does_not_come_again() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let folder = tempfile::tempdir().unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let egress = EgressPolicy {
+            insecure: true,
+            private: true,
+        };
+        let receiver = Receiver {
+            url: format!("http://{address}/").parse().unwrap(),
+            secret: Secret::new("secret".to_owned()),
+            egress,
+        };
+        let settings = WebhookSettings {
+            folder: folder.path().to_owned(),
+            receivers: Receivers {
+                own: Some(receiver),
+                hooks: HookKeys::default(),
+            },
+            egress,
+            patience: Duration::from_mins(1),
+            share: Share::default(),
+            dialect: Dialect::default(),
+        };
+        let webhooks = Webhooks::open(&settings, &Authorities::read(None).unwrap()).unwrap();
+        let ended = EventKind::SessionEnded {
+            reason: "client closed".to_owned(),
+            duration_ms: 1,
+            stt_seconds: 0.0,
+            tts_characters: 0,
+        };
+        webhooks.enqueue(&Event::now("a", None, ended)).await;
+        let (mut connection, _) = listener.accept().await.unwrap();
+        let taken = connection.read(&mut [0; 4_096]).await.unwrap();
+        assert!(taken > 0);
+        let answering = async {
+            // `finish` is polled first.
+            tokio::task::yield_now().await;
+            let answer = b"HTTP/1.1 204 No Content\r\n\r\n";
+            connection.write_all(answer).await.unwrap();
+        };
+        tokio::join!(biased; webhooks.finish(), answering);
+        drop(webhooks);
+        let (_, left) = Spool::open(
+            folder.path().to_owned(),
+            Bounds {
+                count: MAX_WEBHOOKS,
+                count_per_receiver: MAX_WEBHOOKS_PER_RECEIVER,
+                bytes: MAX_BYTES,
+                share: Share::default(),
+            },
+        )
+        .unwrap();
+        assert_eq!(left.len(), 0);
     }
 }
