@@ -2,6 +2,7 @@
 //! Times are in frames at 48 kHz, the clock of Opus; [`super::opus`] codes the packets.
 
 mod join;
+mod mute;
 mod repair;
 
 use std::collections::VecDeque;
@@ -14,6 +15,7 @@ use super::format::{Channels, SampleRate};
 use super::opus::{OpusError, clock_frames};
 
 pub use join::join;
+pub use mute::{Silenced, Stretch, mute};
 pub use repair::{Repaired, Truncate, repair, silent_stream};
 
 /// The default duration of a page: RFC 7845 recommends at most a second, and live listeners want less.

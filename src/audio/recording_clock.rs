@@ -18,6 +18,7 @@
 mod lateness;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -55,6 +56,8 @@ const MAX_PACKET: usize = 60_000;
 /// The maximum size of all packets that are held: twice what [`MAX_READY`] takes at the highest bitrate of Opus. Padding
 /// makes a packet large, however short it is.
 const MAX_PACKETS: usize = 4 << 20;
+/// How many changes of where input is are remembered. Without gaps there is one; a bad network makes some in each minute.
+const MAX_PLACES: usize = 1_024;
 
 /// The clock, and the audio positioned on it.
 #[derive(Debug)]
@@ -83,6 +86,17 @@ pub struct RecordingClock {
     /// Whether the last positioned chunk is loud; `None` before the first.
     was_loud: Option<bool>,
     dropped: u64,
+    /// Frames of input that have come, with those that are not recorded.
+    came: u64,
+    /// Where input is, in order: each counts until the next one.
+    places: VecDeque<Place>,
+}
+
+/// The frame of the recording at which a frame of the input is; those behind it follow.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    came: u64,
+    frame: u64,
 }
 
 /// A piece of the recording.
@@ -124,6 +138,8 @@ struct Waiting {
     frames: usize,
     /// The packet it was decoded from, if that can be passed through.
     packet: Option<Bytes>,
+    /// The frames of input that have come before it.
+    came: u64,
     at: Duration,
     /// Where it would begin if its last sample had been spoken on arrival.
     start: i64,
@@ -149,6 +165,8 @@ impl RecordingClock {
             window: Vec::new(),
             was_loud: None,
             dropped: 0,
+            came: 0,
+            places: VecDeque::new(),
         }
     }
 
@@ -181,6 +199,48 @@ impl RecordingClock {
         at + self.layout.rate.duration_of(self.pushed as usize)
     }
 
+    /// Until where there is input, once what waits has been positioned.
+    pub fn heard_until(&self) -> Duration {
+        self.time_of((self.next_heard() + self.waiting_frames as i64).unsigned_abs())
+    }
+
+    /// Input has come that is not recorded, so long.
+    pub fn miss(&mut self, sound: Duration) {
+        self.came += self.frames_in(sound);
+    }
+
+    /// Where the input is that came so long before the newest. It is between the two; they are the same as soon as it has
+    /// been positioned, unless that is too long ago.
+    pub fn place_of_input(&self, ago: Duration) -> Range<Duration> {
+        let place = self.place_of(self.came.saturating_sub(self.frames_in(ago)));
+        self.time_of(place.start)..self.time_of(place.end)
+    }
+
+    fn place_of(&self, came: u64) -> Range<u64> {
+        let mut next = self.next_heard() as u64;
+        let waits = |waiting: &Waiting| waiting.came <= came;
+        if self.waiting.front().is_none_or(|first| !waits(first)) {
+            let behind = self.places.partition_point(|place| place.came <= came);
+            let limit = self.places.get(behind).map_or(next, |place| place.frame);
+            let place = behind.checked_sub(1).and_then(|at| self.places.get(at));
+            let frame = place.map(|place| (place.frame + (came - place.came)).min(limit));
+            // Input that nobody remembers is anywhere before.
+            return frame.unwrap_or_default()..frame.unwrap_or(limit);
+        }
+        // It follows what came before, or is as late as it has come.
+        let mut latest = next;
+        for waiting in &self.waiting {
+            let frames = waiting.frames as u64;
+            latest = latest.max(u64::try_from(waiting.start).unwrap_or_default());
+            let within = came.saturating_sub(waiting.came);
+            if within < frames {
+                return next + within..latest + within;
+            }
+            (next, latest) = (next + frames, latest + frames);
+        }
+        next..latest
+    }
+
     /// Adds input that arrived at `at`, with the Opus packet it was decoded from, if any. After the end nothing is added.
     pub fn hear(&mut self, sound: &Pcm, packet: Option<&[u8]>, at: Duration) {
         if self.end.is_some() {
@@ -200,6 +260,8 @@ impl RecordingClock {
             return;
         }
         self.packet_bytes += bytes;
+        let came = self.came;
+        self.came += frames as u64;
         let packet = packet.map(Bytes::copy_from_slice);
         let start = self.clock(at) as i64 - frames as i64;
         self.waiting_frames += frames;
@@ -207,6 +269,7 @@ impl RecordingClock {
             samples,
             frames,
             packet,
+            came,
             at,
             start,
         });
@@ -284,6 +347,11 @@ impl RecordingClock {
         self.layout.rate.frames_in(time) as u64
     }
 
+    fn time_of(&self, frame: u64) -> Duration {
+        let frames = usize::try_from(frame).unwrap_or(usize::MAX);
+        self.layout.rate.duration_of(frames)
+    }
+
     /// The duration of a packet on the clock, in frames.
     fn frames_of(&self, packet: &[u8]) -> usize {
         let frames = clock_frames(packet).unwrap_or(0) as usize;
@@ -340,6 +408,10 @@ impl RecordingClock {
         let limit = self.max_ready();
         let bytes = chunk.packet.as_ref().map_or(0, Bytes::len);
         self.packet_bytes -= bytes;
+        if left_out < chunk.frames {
+            let came = chunk.came + left_out as u64;
+            self.remember(came, self.next_heard() as u64 + silence);
+        }
         if !self.passing {
             self.heard.silence(silence, limit);
             let samples = chunk.samples.get(left_out..).unwrap_or_default();
@@ -357,6 +429,18 @@ impl RecordingClock {
             self.packet_bytes += bytes;
             self.passed.add(chunk.packet, frames);
         }
+    }
+
+    /// Input is put at this frame.
+    fn remember(&mut self, came: u64, frame: u64) {
+        let last = self.places.back();
+        if last.is_some_and(|last| last.frame + (came - last.came) == frame) {
+            return;
+        }
+        if self.places.len() >= MAX_PLACES {
+            self.places.pop_front();
+        }
+        self.places.push_back(Place { came, frame });
     }
 
     /// The silence to insert before a chunk that is late, and how much of it to drop if it is early.

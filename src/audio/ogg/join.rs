@@ -9,7 +9,7 @@ use super::{BEGIN, CAPTURE, CONTINUED, END, HEADER, OpusHead};
 use crate::opus::{FRAME, clock_frames};
 
 /// Where the number of channels is in the identification header (RFC 7845, section 5.1).
-const CHANNELS: usize = 9;
+pub(super) const CHANNELS: usize = 9;
 /// As many packets of silence are in a page: 200 ms.
 const SILENT_PACKETS: u8 = 10;
 /// Where these are in a page.
@@ -92,22 +92,22 @@ fn silent_page(packets: u8) -> Vec<u8> {
     page
 }
 
-fn invalid(problem: &'static str) -> io::Error {
+pub(super) fn invalid(problem: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, problem)
 }
 
 /// The pages of a stream.
-struct Pages<R> {
+pub(super) struct Pages<R> {
     reader: io::BufReader<R>,
-    pre_skip: u16,
+    pub(super) pre_skip: u16,
     /// The pages read.
-    read: u32,
+    pub(super) read: u32,
 }
 
-struct Page {
-    bytes: Vec<u8>,
+pub(super) struct Page {
+    pub(super) bytes: Vec<u8>,
     /// Identification or comments.
-    is_header: bool,
+    pub(super) is_header: bool,
     /// Of its packets.
     frames: u64,
 }
@@ -133,7 +133,7 @@ impl Page {
 }
 
 impl<R: Read> Pages<R> {
-    fn new(reader: R) -> Self {
+    pub(super) fn new(reader: R) -> Self {
         Self {
             reader: io::BufReader::with_capacity(64 * 1024, reader),
             pre_skip: 0,
@@ -141,7 +141,7 @@ impl<R: Read> Pages<R> {
         }
     }
 
-    fn next(&mut self) -> io::Result<Option<Page>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<Page>> {
         let Some(bytes) = whole_page(&mut self.reader)? else {
             return Ok(None);
         };
@@ -171,27 +171,36 @@ impl<R: Read> Pages<R> {
 }
 
 /// The lacing values and the packets of a page.
-fn content(page: &[u8]) -> (&[u8], &[u8]) {
+pub(super) fn content(page: &[u8]) -> (&[u8], &[u8]) {
     let segments = page.get(HEADER - 1).copied().map_or(0, usize::from);
     let content = page.get(HEADER..).unwrap_or_default();
     content.split_at_checked(segments).unwrap_or_default()
 }
 
-/// The duration of the packets of a page.
-fn frames(page: &[u8]) -> io::Result<u64> {
+/// The packets of a page.
+pub(super) fn packets(page: &[u8]) -> io::Result<Vec<&[u8]>> {
     let (lacing, mut rest) = content(page);
-    let (mut frames, mut len) = (0, 0);
+    let (mut packets, mut len) = (Vec::new(), 0);
     for &value in lacing {
         len += usize::from(value);
         if value == 255 {
             continue;
         }
         let (packet, others) = rest.split_at_checked(len).unwrap_or_default();
-        frames += u64::from(clock_frames(packet).map_err(io::Error::other)?);
+        packets.push(packet);
         (rest, len) = (others, 0);
     }
     if len > 0 {
         return Err(invalid("a packet goes on on another page"));
+    }
+    Ok(packets)
+}
+
+/// The duration of the packets of a page.
+fn frames(page: &[u8]) -> io::Result<u64> {
+    let mut frames = 0;
+    for packet in packets(page)? {
+        frames += u64::from(clock_frames(packet).map_err(io::Error::other)?);
     }
     Ok(frames)
 }

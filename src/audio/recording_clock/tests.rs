@@ -262,3 +262,45 @@ fn packets_are_passed_on_until_something_is_played() {
     assert!(matches!(pieces.last(), Some(Piece::Block)));
     assert!(blocks.iter().take(400 * MS).all(|sample| *sample >= 10_000));
 }
+
+#[test]
+fn it_is_known_where_input_is() {
+    let mut clock = stereo();
+    let mut blocks = Vec::new();
+    let (mut came, mut bursts) = (0_u64, Vec::new());
+    let mut arrivals = arrivals(60 * 50, &mut impaired_network(3))
+        .into_iter()
+        .peekable();
+    for now in 0..60_000 {
+        while let Some((_, chunk)) = arrivals.next_if(|(at, _)| *at <= now) {
+            came += 20;
+            // Some of it is not recorded.
+            if (1_000..1_100).contains(&chunk) {
+                clock.miss(ms(20));
+                continue;
+            }
+            let level = if chunk % 50 < 5 { 10_000 } else { 20 };
+            let sound = Pcm::new(Layout::mono(RATE), vec![level; 20 * MS]);
+            clock.hear(&sound, None, ms(now));
+            if chunk % 50 == 0 {
+                bursts.push((came - 20, clock.place_of_input(ms(20))));
+            }
+        }
+        if now % 100 == 0 {
+            while clock.take(ms(now), &mut blocks).is_some() {}
+        }
+    }
+    finish(&mut clock, ms(60_000), &mut blocks);
+    let found = onsets(&blocks, 0);
+    assert_eq!(found.len(), bursts.len());
+    assert!(found.len() > 40, "{found:?}");
+    for (found, (at, first)) in found.into_iter().zip(bursts) {
+        let found = ms(found as u64);
+        let place = clock.place_of_input(ms(came - at));
+        assert_eq!(place.start, place.end);
+        assert!(place.start.abs_diff(found) <= ms(1), "{place:?} {found:?}");
+        // Before it was positioned it was between these, but for quiet samples that were dropped.
+        let between = first.start.saturating_sub(ms(30))..first.end + ms(30);
+        assert!(between.contains(&found), "{first:?} {found:?}");
+    }
+}
