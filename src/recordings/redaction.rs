@@ -116,30 +116,36 @@ impl Redaction {
         let mut result = result.clone();
         result.transcript = self.text(&result.transcript);
         result.turn_transcript = result.turn_transcript.map(|text| self.text(&text));
-        // Its words are looked at together.
-        let mut joined = String::new();
-        let places: Vec<Range<usize>> = result
-            .words
-            .iter()
-            .map(|word| {
-                let start = joined.len();
-                joined += &word.word;
-                let place = start..joined.len();
-                joined.push(' ');
-                place
-            })
-            .collect();
-        let parts = self.parts(&joined);
-        let meets = |place: &Range<usize>| {
-            let overlap = |part: &Range<usize>| part.start < place.end && place.start < part.end;
-            parts.iter().any(overlap)
-        };
-        for (word, place) in result.words.iter_mut().zip(&places) {
-            if meets(place) {
+        let words: Vec<&str> = result.words.iter().map(|word| &*word.word).collect();
+        for word in self.of_pieces(&words).into_iter().flatten() {
+            if let Some(word) = result.words.get_mut(word) {
                 LEFT_OUT.clone_into(&mut word.word);
             }
         }
         result
+    }
+
+    /// How much is left out of a text, in pieces that stand apart.
+    pub fn count(&self, text: &str) -> usize {
+        self.parts(text).len()
+    }
+
+    /// The pieces of a text that are left out, looked at together; those that belong together as one.
+    pub fn of_pieces(&self, pieces: &[&str]) -> Vec<Range<usize>> {
+        let mut joined = String::new();
+        let mut places = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let start = joined.len();
+            joined += piece;
+            places.push(start..joined.len());
+            joined.push(' ');
+        }
+        let of_part = |part: Range<usize>| {
+            let first = places.partition_point(|place| place.end <= part.start);
+            let behind = places.partition_point(|place| place.start < part.end);
+            first..behind
+        };
+        self.parts(&joined).into_iter().map(of_part).collect()
     }
 
     /// The parts of a text that are left out, in order and apart from each other.
@@ -161,7 +167,7 @@ impl Redaction {
             if is_number && self.numbers && run.len() >= LONG_NUMBER {
                 leave_out(run);
             } else if is_number && self.cards {
-                cards(run).into_iter().for_each(&mut leave_out);
+                cards(run).for_each(&mut leave_out);
             }
         }
         for pattern in &self.patterns {
@@ -182,22 +188,10 @@ impl Redaction {
     }
 }
 
-/// The card numbers among digits in a row, the longest first at each place.
-fn cards(run: &[Sign]) -> Vec<&[Sign]> {
-    let mut found = Vec::new();
-    let mut at = 0;
-    while let Some(rest) = run
-        .get(at..)
-        .filter(|rest| rest.len() >= *CARD_DIGITS.start())
-    {
-        let card = CARD_DIGITS
-            .rev()
-            .filter_map(|length| rest.get(..length))
-            .find(|digits| is_card(digits));
-        at += card.map_or(1, <[Sign]>::len);
-        found.extend(card);
-    }
-    found
+/// All that may be card numbers among digits in a row, which may begin and end before and behind one.
+fn cards(run: &[Sign]) -> impl Iterator<Item = &[Sign]> {
+    let windows = CARD_DIGITS.flat_map(|length| run.windows(length));
+    windows.filter(|digits| is_card(digits))
 }
 
 fn is_card(digits: &[Sign]) -> bool {
@@ -431,5 +425,31 @@ mod tests {
         let words: Vec<&str> = kept.words.iter().map(|word| word.word.as_str()).collect();
         let out = LEFT_OUT;
         assert_eq!(words, ["card", out, out, out, out, "please"]);
+    }
+
+    #[test]
+    fn a_card_number_is_left_out_of_a_longer_run_of_digits() {
+        let card = "4111111111111111";
+        for before in 0..100 {
+            for after in ["", "7", "22"] {
+                let kept = cards().text(&format!("{before}{card}{after}"));
+                let digits = kept.chars().filter(char::is_ascii_digit).count();
+                assert!(kept.contains(LEFT_OUT) && digits <= 4, "{kept}");
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_that_belong_together_are_one() {
+        let redaction = Redaction {
+            patterns: vec![Pattern::parse("##-##").unwrap()],
+            ..Redaction::default()
+        };
+        let found = |pieces: &[&str]| redaction.of_pieces(pieces);
+        let pieces = ["code", "12", "um", "34.", "thanks", "1234", "", "and 56 78"];
+        assert_eq!(found(&pieces), [1..4, 5..8]);
+        assert_eq!(found(&["1234", "x", "5678"]), [0..1, 2..3]);
+        assert!(found(&["12", "3"]).is_empty());
+        assert!(found(&[]).is_empty());
     }
 }
