@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use vivavoce::audio::{AudioFormat, Encoding, Pcm, SampleRate, linear16};
+use vivavoce::emulators::tone_words::speak_with_gap;
 
 use crate::auth::{HOUSE, OF_A, OF_B, with_secrets};
 use crate::harness::{Server, assert_error, client, ffprobe, run, stdout, which};
 use crate::session::client::{Session, with};
 use crate::session::sound::{WIDE, chopped, encoded};
+use crate::vendors::{Backed, numbers_in, scripted};
 
 /// The providers that cost nothing, recorded.
 const NULL: (&str, &str) = ("NULL_ENABLED", "true");
@@ -576,4 +578,94 @@ async fn a_killed_server_loses_at_most_the_last_second() {
         data = server.into_data();
     }
     println!("{rounds} kills, at most {worst:?} lost");
+}
+
+/// A recorded session whose words are tone-words.
+fn in_tone_words(stream_id: &str) -> Value {
+    let fields = json!({
+        "stt_config": {"provider": "deepgram", "sample_rate": 16_000},
+        "tts_config": {"provider": "deepgram", "model": "", "sample_rate": 16_000},
+    });
+    recorded(stream_id, fields)
+}
+
+/// Settings by which a card and the number 8642 are silent. All tone-words are digits, so that the card is known by these and
+/// not by its check digit, which others before it may have as well.
+const SILENT_NUMBERS: [(&str, &str); 2] = [
+    ("RECORDING_REDACT_PATTERNS", "86 42,4111-1111-1111-1111"),
+    ("RECORDING_REDACT_SOUND", "true"),
+];
+
+/// Numbers as tone-words with pauses between, and two seconds of silence behind.
+fn saying(numbers: &[u16]) -> Pcm {
+    let gap = Duration::from_millis(500);
+    let words = numbers
+        .iter()
+        .flat_map(|number| speak_with_gap(*number, SampleRate::HZ_16000, gap));
+    let mut samples: Vec<i16> = words.collect();
+    samples.resize(samples.len() + 2 * 16_000, 0);
+    Pcm::new(WIDE.layout, samples)
+}
+
+async fn understands(session: &mut Session, numbers: &[u16]) {
+    session.hear(chopped(&saying(numbers), 640)).await;
+    let last = numbers.last().unwrap().to_string();
+    loop {
+        let result = session.next("stt_result").await;
+        if result.is("is_final") && result.text("transcript").contains(&last) {
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_that_is_left_out_is_not_heard_in_the_recording() {
+    let tenants = json!({"nobody": {"redact_sound": false}}).to_string();
+    let settings = [
+        &SILENT_NUMBERS[..],
+        &[("RECORDING_TENANTS_JSON", &*tenants)],
+    ]
+    .concat();
+    let backed = Backed::with(scripted(&[]).await, &settings);
+    let mut session = Session::open(&backed.server, in_tone_words("silent")).await;
+    understands(&mut session, &[11, 8642, 22]).await;
+    session.speak("a", "55 66").await;
+    session.completion_of("a").await;
+    understands(&mut session, &[4111, 1111, 1111, 1111]).await;
+    session.speak("b", "77 8642 88").await;
+    session.completion_of("b").await;
+    understands(&mut session, &[33, 44]).await;
+    session.close().await;
+    let file = stored(&backed.server, "silent").await;
+    let seconds = judged(&file);
+    let known = metadata(&backed.server, "silent");
+    assert_eq!(known["complete"], true);
+    assert_eq!(known["size"], file.metadata().unwrap().len());
+    let lasted = known["duration_ms"].as_f64().unwrap() / 1_000.0;
+    assert!((seconds - lasted).abs() < 0.1, "{seconds} of {lasted}");
+    let [heard, said] = sides(&file).map(|side| numbers_in(&side, SampleRate::HZ_48000));
+    assert_eq!(heard, [11, 22, 33, 44]);
+    assert_eq!(said, [55, 66]);
+    // What was on the disk before is gone.
+    let journals = backed.server.data.path().join("recordings/.journal");
+    assert_eq!(std::fs::read_dir(journals).unwrap().count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_has_understood_when_the_server_dies_is_not_in_the_recording() {
+    let backed = Backed::with(scripted(&[]).await, &SILENT_NUMBERS);
+    let mut session = Session::open(&backed.server, in_tone_words("killed")).await;
+    understands(&mut session, &[11]).await;
+    understands(&mut session, &[22]).await;
+    // It dies before the final.
+    let word = speak_with_gap(8642, SampleRate::HZ_16000, Duration::ZERO);
+    let word = Pcm::new(WIDE.layout, word);
+    session.hear(chopped(&word, 640)).await;
+    let server = Server::start_in(backed.server.kill(), &[NULL]);
+    let file = stored(&server, "killed").await;
+    judged(&file);
+    let [heard, _] = sides(&file).map(|side| numbers_in(&side, SampleRate::HZ_48000));
+    assert_eq!(heard.first(), Some(&11), "{heard:?}");
+    assert!(!heard.contains(&8642), "{heard:?}");
+    assert_eq!(metadata(&server, "killed")["complete"], false);
 }

@@ -3,6 +3,8 @@
 //! due and hands it to the threads that encode and write ([`Writers`]), one piece at a time. The actor controls the task
 //! and reports its failure.
 
+mod silencing;
+
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
@@ -16,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
 
+use silencing::{Silencing, Timing};
 use vivavoce_audio::ogg::{OggError, OggOpusWriter, OpusHead};
 use vivavoce_audio::opus::{
     Application, FRAME, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings, clock_frames,
@@ -24,9 +27,11 @@ use vivavoce_audio::opus::{
 use vivavoce_audio::recording_clock::{Piece, RecordingClock};
 use vivavoce_audio::{Channels, Layout, Pcm, SampleRate};
 use vivavoce_recordings::journal::Journal;
+use vivavoce_recordings::marks::Mark;
 use vivavoce_recordings::redaction::Redaction;
 use vivavoce_recordings::writers::{Job, LATE, Writers};
 use vivavoce_recordings::{Metadata, RecordingSettings, TranscriptLine};
+use vivavoce_seams::SttResult;
 
 /// How often the task takes what is due.
 const TICK: Duration = Duration::from_millis(50);
@@ -41,7 +46,7 @@ const FULL: Duration = Duration::from_secs(8);
 /// The most bytes that wait for the disk: 40 s of stereo at 48 kHz. As much may be in the hands of the writers.
 const MAX_UNWRITTEN: usize = 8 << 20;
 const MAX_LINES: usize = 1 << 20;
-/// How long after a pause a final may be about sound of the pause: what recognisers take.
+/// How much later than what was said its final may come: what recognisers take.
 const LATE_FINAL: Duration = Duration::from_secs(2);
 
 /// How long after a key nothing is kept: the next one may come, and tones last.
@@ -61,6 +66,8 @@ struct Tapped {
     resumed: Option<Instant>,
     /// What is not in the transcript.
     redaction: Redaction,
+    /// What is silenced of the sound before it is stored, where that is wanted.
+    silencing: Option<Silencing>,
     /// When the session left for another server, if it has.
     left: Option<Duration>,
     /// Until when nothing is kept of the input: keys are being pressed.
@@ -92,6 +99,7 @@ impl Tap {
             paused: false,
             resumed: None,
             redaction: Redaction::default(),
+            silencing: None,
             left: None,
             hidden_until: None,
             full: Rc::default(),
@@ -105,6 +113,13 @@ impl Tap {
         self
     }
 
+    /// Silences it as well, if `silences`.
+    #[must_use]
+    pub fn silencing(self, silences: bool) -> Self {
+        self.0.borrow_mut().silencing = silences.then(Silencing::default);
+        self
+    }
+
     /// A key was pressed: nothing is kept of the input for a while.
     pub fn hide_key(&self) {
         self.0.borrow_mut().hidden_until = Some(Instant::now() + HIDDEN_AFTER_KEY);
@@ -114,9 +129,14 @@ impl Tap {
     pub fn hear(&self, sound: &Pcm, packet: Option<&[u8]>, at: Instant) {
         let tapped = &mut *self.0.borrow_mut();
         if tapped.paused || tapped.hidden_until.is_some_and(|until| at < until) {
+            tapped.clock.miss(sound.duration());
             return;
         }
         let at = at.saturating_duration_since(tapped.start);
+        if let Some(silencing) = &mut tapped.silencing {
+            let until = tapped.clock.heard_until() + sound.duration();
+            silencing.hear(until, tapped.clock.position(at));
+        }
         tapped.clock.hear(sound, packet, at);
         tapped.wake();
     }
@@ -171,8 +191,21 @@ impl Tap {
         }
     }
 
-    /// Adds a final to the transcript, unless it comes so soon after a pause that it may tell what was said in it.
-    pub fn note_final(&self, result: &vivavoce_seams::SttResult) {
+    /// Adds a final to the transcript, unless it comes so soon after a pause that it may tell what was said in it. `heard` is
+    /// how much audio there has been by now on the clock of the times of its words.
+    pub fn note_final(&self, result: &SttResult, heard: Duration) {
+        {
+            let tapped = &mut *self.0.borrow_mut();
+            if let Some(silencing) = &mut tapped.silencing {
+                let clock = &tapped.clock;
+                let timing = Timing {
+                    heard,
+                    now: clock.position(tapped.start.elapsed()),
+                    place: &|ago| clock.place_of_input(ago),
+                };
+                silencing.note_final(result, &tapped.redaction, &timing);
+            }
+        }
         let resumed = self.0.borrow().resumed;
         if resumed.is_some_and(|resumed| resumed.elapsed() < LATE_FINAL) {
             return;
@@ -188,6 +221,24 @@ impl Tap {
     /// A text that was said, as it may be in the transcript.
     pub fn redacted(&self, text: &str) -> String {
         self.0.borrow().redaction.text(text)
+    }
+
+    /// The utterance of this number begins: its sound comes next.
+    pub fn begins(&self, utterance: u64) {
+        let tapped = &mut *self.0.borrow_mut();
+        let now = tapped.clock.position(tapped.start.elapsed());
+        if let Some(silencing) = &mut tapped.silencing {
+            silencing.begins(utterance, now);
+        }
+    }
+
+    /// It has ended, of which this was heard.
+    pub fn ends(&self, utterance: u64, text: &str) {
+        let tapped = &mut *self.0.borrow_mut();
+        let now = tapped.clock.position(tapped.start.elapsed());
+        if let Some(silencing) = &mut tapped.silencing {
+            silencing.ends(utterance, tapped.redaction.count(text) > 0, now);
+        }
     }
 
     fn layout(&self) -> Layout {
@@ -513,12 +564,15 @@ impl Scribe {
     /// Writes, and returns itself unless that was the end.
     fn write(mut self, piece: &Unwritten) -> Written {
         self.pages.hurry(piece.hurried)?;
+        // Before the sound: what has begun is marked by the time that the process may die in it.
+        self.journal.mark(&piece.marks)?;
         for sound in &piece.sound {
             self.pages.add(sound)?;
         }
         if let Some(end) = piece.end {
             let pages = self.pages.finish(end.frames)?;
             self.journal.append(&pages, &piece.lines)?;
+            self.journal.mark(&Mark::Ended.to_line())?;
             // What goes on is whole as far as it goes.
             if end.goes_on {
                 self.journal.goes_on()?;
@@ -537,6 +591,8 @@ struct Unwritten {
     sound: Vec<Sound>,
     size: usize,
     lines: String,
+    /// What is silenced.
+    marks: String,
     hurried: bool,
     /// Where the stream ends, once it does.
     end: Option<End>,
@@ -552,11 +608,14 @@ struct End {
 
 impl Unwritten {
     fn is_empty(&self) -> bool {
-        self.sound.is_empty() && self.lines.is_empty() && self.end.is_none()
+        self.sound.is_empty()
+            && self.lines.is_empty()
+            && self.marks.is_empty()
+            && self.end.is_none()
     }
 
     const fn is_too_much(&self) -> bool {
-        self.size + self.lines.len() > MAX_UNWRITTEN
+        self.size + self.lines.len() + self.marks.len() > MAX_UNWRITTEN
     }
 }
 
@@ -636,6 +695,9 @@ impl Desk {
         let tapped = &mut *tap.0.borrow_mut();
         self.waiting.lines.push_str(&tapped.lines);
         tapped.lines.clear();
+        if let Some(silencing) = &mut tapped.silencing {
+            self.waiting.marks += &silencing.take_marks();
+        }
         // A recording is not silently shorter than what was said.
         if !tapped.clock.dropped().is_zero() {
             return Err(RecordError::Slow);

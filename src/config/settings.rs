@@ -459,12 +459,15 @@ settings! {
         redact: List = "", "recording.redact", "RECORDING_REDACT";
         /// Patterns that transcripts leave out: `#` is a digit, `@` a letter, other letters and digits themselves.
         redact_patterns: List = "", "recording.redact_patterns", "RECORDING_REDACT_PATTERNS";
+        /// Whether the sound of that is silent in recordings of sessions, too: the words by the times that the recogniser tells, or all that
+        /// was said since the last final; of the agent's own speech the utterance.
+        redact_sound: bool = "false", "recording.redact_sound", "RECORDING_REDACT_SOUND";
         /// Whether nothing is recorded of the input for 2 s after a key of a telephone in the room was pressed.
         hide_keys: bool = "false", "recording.hide_keys", "RECORDING_HIDE_KEYS";
         /// What a session says before anything else when it begins to record a room.
         announcement_text: Option<String> = "", "recording.announcement_text", "RECORDING_ANNOUNCEMENT_TEXT";
-        /// Other rules of tenants, `{"tenant":{"retention_days"?,"redact"?,"redact_patterns"?,"hide_keys"?,"announcement_text"?}}`; what
-        /// is absent is as for everybody.
+        /// Other rules of tenants, `{"tenant":{"retention_days"?,"redact"?,"redact_patterns"?,"redact_sound"?,"hide_keys"?,"announcement_text"?}}`;
+        /// what is absent is as for everybody.
         tenants_json: Option<JsonText> = "", "recording.tenants_json", "RECORDING_TENANTS_JSON";
         /// A file to which a line of JSON is written for each access to a recording; the log if absent.
         audit_file: Option<PathBuf> = "", "recording.audit_file", "RECORDING_AUDIT_FILE";

@@ -13,10 +13,19 @@ pub struct Rules {
     pub retention: Option<Duration>,
     /// What transcripts leave out.
     pub redaction: Redaction,
+    /// Whether the sound of that is silent.
+    pub redacts_sound: bool,
     /// Whether nothing is recorded while keys of a telephone are pressed.
     pub hides_keys: bool,
     /// What is said before a recording begins that holds a room.
     pub announcement: Option<String>,
+}
+
+impl Rules {
+    /// Whether some of the sound may have to be silenced.
+    pub fn silences(&self) -> bool {
+        self.redacts_sound && !self.redaction.is_empty()
+    }
 }
 
 /// The rules of all tenants.

@@ -283,6 +283,7 @@ fn shift(lines: File, by_ms: u64, output: &mut impl Write) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
     use std::sync::Arc;
 
     use tokio_util::sync::CancellationToken;
@@ -290,9 +291,10 @@ mod tests {
 
     use super::*;
     use crate::journal::{Journals, tests::metadata};
+    use crate::marks::{Mark, Side};
     use crate::uploader::Uploader;
     use vivavoce_audio::Channels;
-    use vivavoce_audio::ogg::{OggOpusWriter, OpusHead, PAGE_TIME};
+    use vivavoce_audio::ogg::{OggItem, OggOpusReader, OggOpusWriter, OpusHead, PAGE_TIME};
     use vivavoce_file_store::FileStore;
 
     /// A server with its journals, and the store of all.
@@ -318,6 +320,11 @@ mod tests {
 
         /// Records two seconds, and goes on elsewhere or not.
         fn records(&self, metadata: &Metadata, goes_on: bool) {
+            self.records_without(metadata, goes_on, None);
+        }
+
+        /// The same, and these milliseconds of the input are silenced.
+        fn records_without(&self, metadata: &Metadata, goes_on: bool, hidden: Option<Range<u64>>) {
             let head = OpusHead {
                 channels: Channels::Mono,
                 pre_skip: 312,
@@ -330,7 +337,18 @@ mod tests {
             }
             pages.extend_from_slice(&writer.finish(Some(96_000)));
             let joins = metadata.continues.is_some();
-            let mut journal = self.journals.begin_part(metadata, joins).unwrap();
+            let silences = hidden.is_some();
+            let journal = self.journals.begin_part(metadata, joins, silences);
+            let mut journal = journal.unwrap();
+            if let Some(hidden) = hidden {
+                let hide = Mark::Hide {
+                    side: Side::Heard,
+                    from_ms: hidden.start,
+                    to_ms: hidden.end,
+                };
+                let marks = hide.to_line() + &Mark::Ended.to_line();
+                journal.mark(&marks).unwrap();
+            }
             journal
                 .append(&pages, "{\"type\":\"heard\",\"at_ms\":500}\nnot ours\n")
                 .unwrap();
@@ -440,6 +458,30 @@ mod tests {
         // The audio of the parts is gone.
         let files = std::fs::read_dir(folder.path().join("store/r/a")).unwrap();
         assert_eq!(files.count(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_silenced_of_the_parts_is_silent_in_the_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let [first, second] = ["1", "2"].map(|name| Scene::of(folder.path(), name));
+        first.records_without(&part(100, None), true, Some(0..1_000));
+        second.records_without(&part(2_100, Some(100)), false, Some(500..1_500));
+        second.until(|known| known.complete).await;
+        let mut reader = OggOpusReader::new();
+        reader.push(&second.audio().await);
+        let mut packets = Vec::new();
+        while let Some(item) = reader.next_item().unwrap() {
+            if let OggItem::Packet(packet) = item {
+                packets.push(packet.data.to_vec());
+            }
+        }
+        let silent = packets.iter().enumerate();
+        let silent = silent.filter(|(_, packet)| packet[..] == [31 << 3, 0xFF, 0xFE]);
+        let silent: Vec<usize> = silent.map(|(at, _)| at).collect();
+        // Of 20 ms each, from which the pre-skip is taken, and the one before them; each part has 101.
+        let expected: Vec<usize> = (0..51).chain(101 + 24..101 + 76).collect();
+        assert_eq!(silent, expected);
+        assert_eq!(packets.len(), 202);
     }
 
     #[tokio::test(start_paused = true)]

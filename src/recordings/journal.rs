@@ -4,14 +4,15 @@
 //! `{root}/{journal}/`, named after the recording and its tenant ([`RecordingLocation::journal`]), contains
 //! `session.json` (the metadata at the start), `audio.ogg`, `transcript.jsonl` and, once it is finished,
 //! `metadata.json`; the uploader keeps its progress there as well. Until then a `reserve` file keeps free the disk
-//! space that finishing needs, so that a journal can be finished on a full disk. All functions here block on the disk.
+//! space that finishing needs, so that a journal can be finished on a full disk; but for one of whose sound some is
+//! silenced: that is written anew, and waits for space. All functions here block on the disk.
 //!
 //! Another server may have the same data folder, as when it replaces this one. Whoever writes, finishes or uploads a journal
 //! has locked its folder, so that nobody else does; the lock goes with the process.
 
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +21,7 @@ use std::time::SystemTime;
 
 use tokio::sync::Notify;
 
+use super::marks;
 use super::recording_location::{self, RecordingLocation};
 use super::writers::{Durable, Writers};
 use super::{AUDIO, METADATA, Metadata, TRANSCRIPT};
@@ -40,6 +42,9 @@ const GOES_ON: &str = "goes_on";
 const WAITS: &str = "waits";
 /// Is there if it is to be joined with the part that it follows.
 const JOINS: &str = "joins";
+/// What is silenced of the sound ([`marks`]), and the sound without that while it is written.
+const MARKS: &str = "marks";
+const SILENCED: &str = "audio.silenced";
 /// The folder of the files of the part before it, and that of the files of both.
 const BEFORE: &str = "before";
 const JOINED: &str = "joined";
@@ -263,19 +268,31 @@ impl Journals {
 
     /// Creates a journal. Fails with [`io::ErrorKind::AlreadyExists`] if one of this name and tenant exists.
     pub fn begin(&self, metadata: &Metadata) -> io::Result<Journal> {
-        self.begin_part(metadata, false)
+        self.begin_part(metadata, false, false)
     }
 
-    /// The same, of a recording that follows another server's; whether it joins that.
-    pub fn begin_part(&self, metadata: &Metadata, joins: bool) -> io::Result<Journal> {
+    /// The same, of a recording that perhaps follows another server's and `joins` that, and of whose sound some is silenced
+    /// before it is finished.
+    pub fn begin_part(
+        &self,
+        metadata: &Metadata,
+        joins: bool,
+        silences: bool,
+    ) -> io::Result<Journal> {
         let name = RecordingLocation::journal_of(metadata);
         // Claimed before the folder exists, so that the uploader does not take it for an abandoned journal.
         let claim = self.live.claim(&name);
         let claim = claim.ok_or(io::ErrorKind::AlreadyExists)?;
-        self.make(claim, metadata, joins)
+        self.make(claim, metadata, joins, silences)
     }
 
-    fn make(&self, mut claim: Claim, metadata: &Metadata, joins: bool) -> io::Result<Journal> {
+    fn make(
+        &self,
+        mut claim: Claim,
+        metadata: &Metadata,
+        joins: bool,
+        silences: bool,
+    ) -> io::Result<Journal> {
         let folder = self.root.join(&claim.name);
         DirBuilder::new().mode(0o700).create(&folder)?;
         claim.lock = Some(lock(&folder)?.ok_or(io::ErrorKind::AlreadyExists)?);
@@ -286,18 +303,21 @@ impl Journals {
             if joins {
                 create(&folder.join(JOINS))?;
             }
+            // Before there is any sound.
+            let marks = silences.then(|| create(&folder.join(MARKS))).transpose()?;
             create(&folder.join(RESERVE))?.write_all(&[0; RESERVE_BYTES])?;
             sync_folder(&folder)?;
             sync_folder(&self.root)?;
-            Ok((audio, transcript))
+            Ok((audio, transcript, marks))
         });
         match opened {
-            Ok((audio, transcript)) => Ok(Journal {
+            Ok((audio, transcript, marks)) => Ok(Journal {
                 folder,
                 metadata: metadata.clone(),
                 joins,
                 audio: Growing::new(audio),
                 transcript: Growing::new(transcript),
+                marks: marks.map(Growing::new),
                 writers: self.writers.clone(),
                 _claim: claim,
                 _counted: None,
@@ -392,17 +412,40 @@ impl Journals {
             remove(&folder)?;
             return Ok(None);
         };
-        match fs::remove_file(folder.join(RESERVE)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove_file_if_there(&folder.join(RESERVE))?;
         metadata.goes_on = folder.join(GOES_ON).try_exists()?;
         let mut audio = open(&folder.join(AUDIO))?;
         describe(&mut audio, &mut metadata)?;
+        if silence(&folder)? {
+            let complete = metadata.complete;
+            describe(&mut open(&folder.join(AUDIO))?, &mut metadata)?;
+            metadata.complete = complete;
+        }
         end_lines(&folder.join(TRANSCRIPT))?;
         write_description(&folder, METADATA, &metadata)?;
         Ok(Some(finished(folder.clone(), folder, metadata)))
     }
+}
+
+/// Silences what is marked of the sound; whether there was something. An attempt that was interrupted is begun anew, and
+/// another one after it was made changes nothing.
+fn silence(folder: &Path) -> io::Result<bool> {
+    let stretches = marks::read(&folder.join(MARKS))?;
+    if stretches.is_empty() {
+        return Ok(false);
+    }
+    let (audio, silenced) = (folder.join(AUDIO), folder.join(SILENCED));
+    remove_file_if_there(&silenced)?;
+    let output = create(&silenced)?;
+    let muted = ogg::mute(File::open(&audio)?, &stretches, BufWriter::new(&output));
+    if let Err(error) = muted.and_then(|()| output.sync_all()) {
+        // Others need the space.
+        let _left_for_the_next_attempt = fs::remove_file(&silenced);
+        return Err(error);
+    }
+    fs::rename(silenced, audio)?;
+    sync_folder(folder)?;
+    Ok(true)
 }
 
 fn open(audio: &Path) -> io::Result<File> {
@@ -443,6 +486,8 @@ pub struct Journal {
     joins: bool,
     audio: Growing,
     transcript: Growing,
+    /// What is silenced of the sound, where that is wanted.
+    marks: Option<Growing>,
     writers: Writers,
     _claim: Claim,
     /// Counts the recording while it is written; afterwards the uploader counts it.
@@ -478,6 +523,20 @@ impl Journal {
             if grown > 0 {
                 self.writers.sync(&file.file);
             }
+        }
+        Ok(())
+    }
+
+    /// Whether some of the sound may have to be silenced.
+    pub const fn silences(&self) -> bool {
+        self.marks.is_some()
+    }
+
+    /// Appends lines about what is silenced.
+    pub fn mark(&mut self, lines: &str) -> io::Result<()> {
+        if let Some(marks) = self.marks.as_mut().filter(|_| !lines.is_empty()) {
+            marks.append(lines.as_bytes())?;
+            self.writers.sync(&marks.file);
         }
         Ok(())
     }
@@ -526,6 +585,13 @@ impl Growing {
             let _ = file.seek(SeekFrom::Start(self.len));
         }
         written
+    }
+}
+
+fn remove_file_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -750,7 +816,7 @@ pub(crate) mod tests {
             "it was taken for one that was left"
         );
         fs::remove_dir(folder.path().join("a")).unwrap();
-        let mut journal = journals.make(claim, &metadata("a"), false).unwrap();
+        let mut journal = journals.make(claim, &metadata("a"), false, false).unwrap();
         journal.append(&pages(&mut writer(), 101), "").unwrap();
         // It was listed when it had ended, and is being written again.
         assert!(journals.finish("a").unwrap().is_none());

@@ -50,6 +50,7 @@ pub mod discretion;
 pub mod egress;
 mod joining;
 pub mod journal;
+pub mod marks;
 mod metadata;
 pub mod recording_location;
 pub mod redaction;
@@ -193,15 +194,22 @@ impl Recordings {
         self.identity.get().map(String::as_str)
     }
 
-    /// Creates the journal of a recording that follows another server's; whether it is to be joined with that.
+    /// Creates the journal of a recording that follows another server's; whether it is to be joined with that. Some of
+    /// the sound may be silenced.
     pub async fn begin_part(&self, metadata: Metadata, joins: bool) -> Result<Journal, BeginError> {
-        let begin = move |journals: Journals| journals.begin_part(&metadata, joins);
+        let silences = self.rules(metadata.tenant.as_deref()).silences();
+        let begin = move |journals: Journals| journals.begin_part(&metadata, joins, silences);
         let begun = self.in_journals(begin).await;
         begun.map_err(BeginError::Journal)
     }
 
-    /// Creates the journal of a new recording.
-    pub async fn begin(&self, metadata: Metadata) -> Result<Journal, BeginError> {
+    /// Creates the journal of a new recording. Where it `may_silence`, the rules say whether some of the sound is silenced:
+    /// whoever records tells what, then.
+    pub async fn begin(
+        &self,
+        metadata: Metadata,
+        may_silence: bool,
+    ) -> Result<Journal, BeginError> {
         let location = RecordingLocation::of(&metadata);
         let tenant = metadata.tenant.clone();
         let elsewhere = egress::look_up(self, &location).await;
@@ -214,7 +222,9 @@ impl Recordings {
         if known.await.map_err(BeginError::Journal)?.is_some() {
             return Err(BeginError::Exists);
         }
-        let begun = self.in_journals(move |journals| journals.begin(&metadata));
+        let silences = may_silence && self.rules(tenant.as_deref()).silences();
+        let begun =
+            self.in_journals(move |journals| journals.begin_part(&metadata, false, silences));
         let journal = match begun.await {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(BeginError::Exists);

@@ -22,6 +22,7 @@ struct OfTenant {
     retention_days: Option<u32>,
     redact: Option<Vec<String>>,
     redact_patterns: Option<Vec<String>>,
+    redact_sound: Option<bool>,
     hide_keys: Option<bool>,
     announcement_text: Option<String>,
 }
@@ -39,6 +40,7 @@ pub fn read(settings: &config::Recording) -> Result<Discretion, Vec<String>> {
     let everybody = Rules {
         retention: days.map(age),
         redaction,
+        redacts_sound: settings.redact_sound,
         hides_keys: settings.hide_keys,
         announcement: announcement(
             settings.announcement_text.as_deref(),
@@ -51,7 +53,7 @@ pub fn read(settings: &config::Recording) -> Result<Discretion, Vec<String>> {
         HashMap::<String, OfTenant>::deserialize(&json.0).map_err(|error| {
             format!(
                 "recording.tenants_json: must be {{\"tenant\": {{\"retention_days\"?, \"redact\"?, \
-                 \"redact_patterns\"?, \"hide_keys\"?, \"announcement_text\"?}}}}: {error}"
+                 \"redact_patterns\"?, \"redact_sound\"?, \"hide_keys\"?, \"announcement_text\"?}}}}: {error}"
             )
         })
     });
@@ -79,6 +81,7 @@ pub fn read(settings: &config::Recording) -> Result<Discretion, Vec<String>> {
                 let rules = Rules {
                     retention: rules.retention_days.map(age).or(everybody.retention),
                     redaction: self::redaction(words, patterns, &place, &mut problems),
+                    redacts_sound: rules.redact_sound.unwrap_or(settings.redact_sound),
                     hides_keys: rules.hide_keys.unwrap_or(settings.hide_keys),
                     announcement: match announced {
                         None => everybody.announcement.clone(),
@@ -160,10 +163,11 @@ mod tests {
         let discretion = read_of(&[
             ("RECORDING_RETENTION_DAYS", "30"),
             ("RECORDING_REDACT", "cards"),
+            ("RECORDING_REDACT_SOUND", "true"),
             ("RECORDING_ANNOUNCEMENT_TEXT", "This call is recorded."),
             (
                 "RECORDING_TENANTS_JSON",
-                r#"{"a": {"retention_days": 1, "announcement_text": ""}, "b": {"redact": [], "hide_keys": true}}"#,
+                r#"{"a": {"retention_days": 1, "announcement_text": "", "redact_sound": false}, "b": {"redact": [], "hide_keys": true}}"#,
             ),
         ])
         .unwrap();
@@ -175,6 +179,8 @@ mod tests {
             (Some(30 * day), Some(day), Some(30 * day))
         );
         assert!(all.redaction.cards && a.redaction.cards && !b.redaction.cards);
+        // Of what is not left out no sound is silent.
+        assert_eq!([all, a, b].map(Rules::silences), [true, false, false]);
         assert!(all.announcement.is_some() && a.announcement.is_none());
         assert!(b.hides_keys && !a.hides_keys);
     }

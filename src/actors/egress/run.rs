@@ -207,7 +207,7 @@ impl Recording {
             ..metadata.clone()
         };
         let recordings = service.recordings();
-        let journal = recordings.begin(metadata).await;
+        let journal = recordings.begin(metadata, false).await;
         let journal = journal.map_err(|error| error.to_string())?.counted(permit);
         let rate = SampleRate::HZ_48000;
         let tap = Tap::new(rate, rate, Channels::Mono, Instant::now());

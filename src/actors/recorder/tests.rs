@@ -15,7 +15,9 @@ use vivavoce_audio::ogg::{OggItem, OggOpusReader};
 use vivavoce_audio::recording_clock::impaired_network::{arrivals, impaired_network, is_paused};
 use vivavoce_recordings::AUDIO;
 use vivavoce_recordings::journal::{FinishedJournal, Journals};
+use vivavoce_recordings::redaction::Pattern;
 use vivavoce_recordings::writers::Writers;
+use vivavoce_seams::Word;
 
 const RATE: SampleRate = SampleRate::HZ_16000;
 const CHUNK: usize = 320;
@@ -46,10 +48,22 @@ async fn recorded<F: Future<Output = ()>>(
     channels: Channels,
     session: impl FnOnce(Tap, Instant) -> F,
 ) -> std::path::PathBuf {
+    recorded_by(folder, channels, None, session).await
+}
+
+/// The same without what this leaves out.
+async fn recorded_by<F: Future<Output = ()>>(
+    folder: &Path,
+    channels: Channels,
+    redaction: Option<Redaction>,
+    session: impl FnOnce(Tap, Instant) -> F,
+) -> std::path::PathBuf {
     // In its own time, not the machine's.
     let journals = Journals::open_with(folder.to_owned(), Writers::none()).unwrap();
     let recording = Recording {
-        journal: journals.begin(&metadata()).unwrap(),
+        journal: journals
+            .begin_part(&metadata(), false, redaction.is_some())
+            .unwrap(),
         settings: RecordingSettings {
             channels,
             complexity: 0,
@@ -57,7 +71,9 @@ async fn recorded<F: Future<Output = ()>>(
         work: TaskTracker::new().token(),
     };
     let start = Instant::now();
-    let tap = Tap::new(RATE, RATE, channels, start);
+    let tap = Tap::new(RATE, RATE, channels, start)
+        .silencing(redaction.is_some())
+        .redacting(redaction.unwrap_or_default());
     let ended = CancellationToken::new();
     let local = LocalSet::new();
     let task = local.spawn_local(record(tap.clone(), recording, ended.clone()));
@@ -148,6 +164,216 @@ async fn both_sides_are_in_step_in_the_file_from_first_to_last() {
         println!("{} bursts, at most {worst:?} ms off", found.len());
         assert!(worst <= Some(20), "{found:?}");
     }
+}
+
+fn redaction() -> Redaction {
+    Redaction {
+        patterns: vec![Pattern::parse("8642").unwrap()],
+        ..Redaction::default()
+    }
+}
+
+/// A final of these words, and when they begin and end.
+fn of_words<const N: usize>(words: [(&str, f64, f64); N]) -> SttResult {
+    SttResult {
+        transcript: words.map(|(word, ..)| word).join(" "),
+        is_final: true,
+        is_speech_final: false,
+        confidence: None,
+        turn_transcript: None,
+        words: words
+            .map(|(word, start, end)| Word {
+                word: word.to_owned(),
+                start,
+                end,
+                confidence: None,
+                speaker: None,
+            })
+            .into(),
+        backchannel: false,
+        language: None,
+        identity: None,
+    }
+}
+
+/// One with a number that is left out, and when that was spoken, where it is known.
+fn with_number(time: Option<f64>) -> SttResult {
+    let start = time.unwrap_or_default();
+    let mut result = of_words([
+        ("8642", start, start + 0.3),
+        ("thanks", start + 1.0, start + 1.3),
+    ]);
+    if time.is_none() {
+        result.words.clear();
+    }
+    result
+}
+
+fn without_number() -> SttResult {
+    SttResult {
+        transcript: "hello".to_owned(),
+        ..of_words([])
+    }
+}
+
+/// In which tenths of a second each side of a file is silent.
+fn silences(file: &Path) -> [Vec<usize>; 2] {
+    let limits = FileLimits {
+        duration: Duration::from_hours(1),
+    };
+    let mut sides = [Vec::new(), Vec::new()];
+    for sound in FileDecoder::open(File::open(file).unwrap(), limits).unwrap() {
+        for frame in sound.unwrap().samples().chunks(2) {
+            sides[0].push(frame[0]);
+            sides[1].push(frame[1]);
+        }
+    }
+    sides.map(|side| {
+        let tenths = side.chunks_exact(4_800).enumerate();
+        let silent = tenths.filter(|(_, part)| part.iter().all(|one| one.unsigned_abs() < 1_000));
+        silent.map(|(at, _)| at).collect()
+    })
+}
+
+/// Ten seconds that both speak, and finals on the way; what the client says is on the left.
+#[tokio::test(start_paused = true)]
+async fn what_is_left_out_of_the_transcript_is_silent_where_it_was_spoken() {
+    // By the times of the words, also with a gap since; and without them since the final before. Words are spoken at 4 s,
+    // the finals come at 2 s and 7 s.
+    for (times, gap, silent) in [
+        (Some(4.0), None, 38..45),
+        (None, None, 0..72),
+        (Some(4.0), Some(250..300), 38..45),
+        (Some(f64::NAN), None, 0..72),
+        (Some(100.0), None, 0..72),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = recorded_by(
+            folder.path(),
+            Channels::Stereo,
+            Some(redaction()),
+            async |tap, start| {
+                let mut heard = Duration::ZERO;
+                for chunk in 0..500 {
+                    sleep_until(start + FRAME * (chunk + 1)).await;
+                    if !gap.clone().is_some_and(|gap| gap.contains(&chunk)) {
+                        tap.hear(&tone(), None, Instant::now());
+                        heard += FRAME;
+                    }
+                    tap.play(&tone(), Duration::ZERO);
+                    if chunk == 100 {
+                        tap.note_final(&without_number(), heard);
+                    }
+                    if chunk == 350 {
+                        tap.note_final(&with_number(times), heard);
+                    }
+                }
+            },
+        )
+        .await;
+        let [left, right] = silences(&file);
+        // The codec rings on for some milliseconds.
+        let unheard = gap.map_or(0..0, |_| 51..60);
+        let expected: Vec<usize> = (0..100)
+            .filter(|at| silent.contains(at) || unheard.contains(at))
+            .collect();
+        assert_eq!(left, expected, "{times:?}");
+        assert_eq!(right, Vec::<usize>::new(), "{times:?}");
+    }
+}
+
+/// As it is read out, with pauses; the final of each group tells the times of its own words.
+#[tokio::test(start_paused = true)]
+async fn a_number_that_is_read_out_over_several_finals_is_silent() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = async |tap: Tap, start| {
+        for chunk in 0..500 {
+            sleep_until(start + FRAME * (chunk + 1)).await;
+            tap.hear(&tone(), None, Instant::now());
+            let heard = FRAME * (chunk + 1);
+            for (group, text) in ["um", "86", "42", "thanks"].into_iter().enumerate() {
+                if chunk as usize == 100 + 100 * group {
+                    let start = (2 * group) as f64 + 1.0;
+                    tap.note_final(&of_words([(text, start, start + 0.3)]), heard);
+                }
+            }
+        }
+    };
+    let file = recorded_by(folder.path(), Channels::Stereo, Some(redaction()), session).await;
+    let [left, _] = silences(&file);
+    assert_eq!(
+        left,
+        [28, 29, 30, 31, 32, 33, 34, 48, 49, 50, 51, 52, 53, 54]
+    );
+}
+
+/// Each hears the other meanwhile: the second begins before the first has ended.
+#[tokio::test(start_paused = true)]
+async fn an_utterance_that_says_a_number_is_silent() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = async |tap: Tap, start| {
+        for chunk in 0..500 {
+            sleep_until(start + FRAME * (chunk + 1)).await;
+            tap.hear(&tone(), None, Instant::now());
+            tap.play(&tone(), Duration::ZERO);
+            match chunk {
+                50 => tap.begins(0),
+                150 => tap.begins(1),
+                200 => tap.ends(0, "your number is 8642"),
+                300 => tap.ends(1, "goodbye"),
+                _ => {}
+            }
+        }
+    };
+    let file = recorded_by(folder.path(), Channels::Stereo, Some(redaction()), session).await;
+    let [left, right] = silences(&file);
+    assert_eq!(left, Vec::<usize>::new());
+    assert_eq!(right, (8..42).collect::<Vec<_>>());
+}
+
+/// The process dies with the last word of the last final understood, and in the middle of an utterance.
+#[tokio::test(start_paused = true)]
+async fn what_nobody_has_understood_when_it_dies_is_silent() {
+    let folder = tempfile::tempdir().unwrap();
+    let (sender, died) = oneshot::channel();
+    let session = async |tap: Tap, start| {
+        for chunk in 0..300 {
+            sleep_until(start + FRAME * (chunk + 1)).await;
+            tap.hear(&tone(), None, Instant::now());
+            tap.play(&tone(), Duration::ZERO);
+            match chunk {
+                100 => tap.note_final(&of_words([("hello", 0.5, 1.55)]), FRAME * 101),
+                200 => tap.begins(0),
+                _ => {}
+            }
+        }
+        let copy = tempfile::tempdir().unwrap();
+        // What is on the disk by now.
+        for file in std::fs::read_dir(folder.path().join("one")).unwrap() {
+            let file = file.unwrap();
+            let to = copy.path().join("one");
+            std::fs::create_dir_all(&to).unwrap();
+            std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+        }
+        sender.send(copy).unwrap();
+    };
+    recorded_by(folder.path(), Channels::Stereo, Some(redaction()), session).await;
+    let copy = died.await.unwrap();
+    let journals = Journals::open_with(copy.path().to_owned(), Writers::none()).unwrap();
+    let finished = journals.finish("one").unwrap().unwrap();
+    assert!(!finished.metadata.complete);
+    let [left, right] = silences(&finished.file(AUDIO));
+    assert_eq!(left.first(), Some(&16));
+    assert_eq!(right.first(), Some(&38));
+    let length = finished.metadata.duration_ms as usize / 100;
+    assert!((45..60).contains(&length), "{length}");
+    assert_eq!(left.len(), length - 16);
+    assert_eq!(right.len(), length - 38);
+    // A second time it is as it was.
+    std::fs::remove_file(finished.file("metadata.json")).unwrap();
+    drop(finished);
+    let finished = journals.finish("one").unwrap().unwrap();
+    assert_eq!(silences(&finished.file(AUDIO)), [left, right]);
 }
 
 /// The packets of a file.

@@ -571,10 +571,10 @@ impl AudioInput {
         self.0.state.borrow_mut().hear(audio, None);
     }
 
-    /// Notes a final of a participant in the session's recording.
-    pub fn note_final(&self, result: &SttResult) {
+    /// Notes a final of a participant in the session's recording, whose clock has come to `heard`.
+    pub fn note_final(&self, result: &SttResult, heard: Duration) {
         if let Recorded::By(tap) = &self.0.state.borrow().recorded {
-            tap.note_final(result);
+            tap.note_final(result, heard);
         }
     }
 

@@ -675,7 +675,9 @@ impl SessionActor {
                     self.turn_clock.borrow_mut().heard(Instant::now());
                 }
                 if let Some(recording) = &self.recording {
-                    recording.tap.note_final(result);
+                    recording
+                        .tap
+                        .note_final(result, self.listening.input.position());
                 }
                 if let (Some(said), false) = (&result.turn_transcript, result.backchannel)
                     && !self.keeps_turn(said)

@@ -58,6 +58,8 @@ pub(super) struct Common {
     pub(super) ignored_told: Rc<RefCell<Vec<&'static str>>>,
     /// The audio input of the session, for its recording.
     pub(super) session: AudioInput,
+    /// How much audio of the room the session has heard, in samples of [`LAYOUT`]: the clock of all participants.
+    pub(super) clock: Rc<Cell<u64>>,
     /// Passes words on to calls that want to know who has answered.
     pub(super) words: Rc<AnswerWords>,
     /// Holds a token of each running transcriber, also of one whose participant has left.
@@ -83,8 +85,6 @@ impl Common {
 /// Transcribes each participant by itself.
 pub(super) struct ParticipantTranscribers {
     common: Common,
-    /// How much audio of the room the session has heard, in samples of [`LAYOUT`]: the clock of all participants.
-    clock: Cell<u64>,
     participants: RefCell<HashMap<String, Participant>>,
     /// Participants for whom there was no recogniser: they are not transcribed until they leave and return.
     rejected: RefCell<HashSet<String>>,
@@ -119,7 +119,6 @@ impl ParticipantTranscribers {
     pub(super) fn new(common: Common) -> Self {
         Self {
             common,
-            clock: Cell::new(0),
             participants: RefCell::default(),
             rejected: RefCell::default(),
             ended: Cell::new(false),
@@ -146,7 +145,7 @@ impl ParticipantTranscribers {
 
     /// Starts a transcriber after `delay`; one with a delay replaces one that has panicked.
     fn start(&self, identity: &str, permit: Permit, delay: Duration) -> Running {
-        let start = duration_of(self.clock.get());
+        let start = duration_of(self.common.clock.get());
         TranscriberActor::start_for(identity, &self.common, permit, start, delay)
     }
 
@@ -168,7 +167,7 @@ impl ParticipantTranscribers {
         let failed = format!("the transcription of {identity:?} has failed and is started again");
         self.common.provider_event("reconnecting", failed);
         participant.running = self.start(identity, permit, delay);
-        participant.heard_until = self.clock.get();
+        participant.heard_until = self.common.clock.get();
     }
 
     /// Lets all transcribers drain within this time. The future ends when they have.
@@ -214,7 +213,8 @@ impl ParticipantTranscribers {
 
 impl RoomAudioSink for ParticipantTranscribers {
     fn push_mix(&self, samples: &[i16]) {
-        self.clock.set(self.clock.get() + samples.len() as u64);
+        let clock = &self.common.clock;
+        clock.set(clock.get() + samples.len() as u64);
         let mix = Pcm::new(LAYOUT, samples.to_vec());
         self.common.session.record_only(&mix);
     }
@@ -237,7 +237,7 @@ impl RoomAudioSink for ParticipantTranscribers {
             return;
         }
         let mut participants = self.participants.borrow_mut();
-        let now = self.clock.get();
+        let now = self.common.clock.get();
         if !participants.contains_key(identity) {
             if participants.len() >= MAX_TRANSCRIBERS {
                 return;
@@ -520,7 +520,8 @@ impl TranscriberActor {
         {
             let mut result = result.clone();
             result.identity = Some(self.identity.clone());
-            self.common.session.note_final(&result);
+            let heard = duration_of(self.common.clock.get());
+            self.common.session.note_final(&result, heard);
         }
         let text = value.to_string();
         #[cfg(test)]

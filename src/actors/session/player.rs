@@ -814,6 +814,13 @@ impl State {
             }
         }
         if let Some(recorder) = &self.recorder {
+            match &event.kind {
+                EventKind::Started => recorder.begins(event.utterance.number()),
+                EventKind::Progress { .. } => {}
+                EventKind::Complete { .. }
+                | EventKind::Interrupted { .. }
+                | EventKind::Failed { .. } => recorder.ends(event.utterance.number(), &event.text),
+            }
             let text = recorder.redacted(&event.text);
             recorder.note(|at_ms| {
                 let line = line(event, &text, at_ms);

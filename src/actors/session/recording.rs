@@ -123,7 +123,7 @@ impl SessionActor {
                     let joins = identity.is_some() && identity == former.store.as_deref();
                     recordings.begin_part(metadata, joins).await
                 }
-                None => recordings.begin(metadata).await,
+                None => recordings.begin(metadata, true).await,
             };
             begun
                 .map(|journal| Some(journal.counted(permit)))
@@ -253,7 +253,9 @@ impl SessionActor {
             let since = missed
                 .and_then(|missed| Instant::now().checked_sub(missed))
                 .unwrap_or(since);
-            Tap::new(heard, played, settings.channels, since).redacting(rules.redaction)
+            Tap::new(heard, played, settings.channels, since)
+                .redacting(rules.redaction)
+                .silencing(journal.silences())
         });
         if former.as_ref().is_some_and(|former| former.paused) {
             tap.pause(true);

@@ -154,6 +154,7 @@ impl SessionActor {
                     wanted: Rc::new(RefCell::new((ListenConfig::clone(listen), vad))),
                     ignored_told: Rc::default(),
                     session: self.listening.input.clone(),
+                    clock: Rc::default(),
                     words: Rc::clone(&words),
                     running: TaskTracker::new(),
                     transcribed: self.usage.of_participants(),
