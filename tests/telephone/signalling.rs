@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::rig::baresip::Baresip;
 use super::rig::sipp::{Scenario, Sipp};
 use super::{Exchange, PHONE, ROOM};
-use crate::harness::{PATIENCE, client};
+use crate::harness::{PATIENCE, client, eventually};
 use crate::rooms::ask;
 
 async fn ends(exchange: &Exchange, id: &str, telephone: &mut Sipp) {
@@ -271,6 +271,35 @@ async fn keys_are_sent_by_info_where_there_are_no_events() {
     let messages = telephone.messages();
     let (first, second) = (messages.find("Signal=5"), messages.find("Signal=#"));
     assert!(first.is_some() && first < second, "{messages}");
+}
+
+/// As Linphone does while a key of its own is under way.
+#[tokio::test]
+async fn a_key_that_comes_at_the_wrong_moment_is_sent_again() {
+    let mut telephone = Sipp::start(
+        Scenario::called()
+            .without_events()
+            .reply("180 Ringing")
+            .answer_with("Allow: INVITE, ACK, BYE, INFO\n")
+            .receive("ACK")
+            .receive("INFO")
+            .reply("491 Request Pending")
+            .receive("INFO")
+            .reply("200 OK")
+            .ended(),
+    )
+    .await;
+    let exchange = Exchange::start();
+    let session = exchange.session(ROOM).await;
+    let id = exchange.call(&telephone.address()).await;
+    exchange.answered(&id).await;
+    session
+        .send(json!({"type": "send_dtmf", "digits": "5"}))
+        .await;
+    let again = || telephone.messages().matches("Signal=5").count() >= 2;
+    eventually("the key is not sent again", again).await;
+    exchange.hang_up(ROOM, PHONE).await;
+    telephone.passed().await;
 }
 
 #[tokio::test]

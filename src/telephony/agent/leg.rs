@@ -34,6 +34,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// DTMF digits that wait to be sent by INFO, and the pause that `w` means.
 const MOST_DIGITS: usize = 100;
 const PAUSE: Duration = Duration::from_millis(500);
+/// How often one is sent again while the other side has a request of its own under way (491), and after what pause.
+const DIGIT_TRIES: u32 = 10;
+const DIGIT_PAUSE: Duration = Duration::from_millis(200);
 
 /// What happened on the leg.
 #[derive(Debug)]
@@ -479,8 +482,16 @@ async fn send_digits(
             kind: "application/dtmf-relay",
             bytes: format!("Signal={digit}\r\nDuration=160\r\n").into_bytes(),
         };
-        let response = caller.transact(Method::Info, Vec::new(), Some(body)).await;
-        let taken = response.is_some_and(|response| response.status_code.code() / 100 == 2);
+        let mut status = None;
+        for _ in 0..DIGIT_TRIES {
+            let response = caller.transact(Method::Info, Vec::new(), Some(body.clone()));
+            status = response.await.map(|response| response.status_code.code());
+            if status != Some(491) {
+                break;
+            }
+            sleep(DIGIT_PAUSE).await;
+        }
+        let taken = status.is_some_and(|status| status / 100 == 2);
         if !taken && events.send(LegEvent::DigitRefused(digit)).await.is_err() {
             return;
         }
