@@ -392,6 +392,7 @@ pub fn which(name: &str) -> PathBuf {
         ("nft", "nftables"),
         ("sipp", "sip-tester"),
         ("baresip", "baresip-core"),
+        ("linphonec", "linphone-cli"),
     ]
     .into();
     let package = packages.get(name).unwrap_or(&name);

@@ -21,6 +21,7 @@ mod replaces;
 pub mod rig;
 mod rigs;
 mod signalling;
+mod softphones;
 mod sound;
 mod traces;
 mod transfers;

@@ -154,7 +154,7 @@ async fn speak(
 }
 
 /// Waits until every call of a room has been relayed so many more packets; gives how many each has.
-async fn relayed(exchange: &Exchange, room: &str, more: u64) -> Vec<u64> {
+pub async fn relayed(exchange: &Exchange, room: &str, more: u64) -> Vec<u64> {
     let counts = |shown: &Value| -> Vec<u64> {
         let calls = shown["calls"].as_array().into_iter().flatten();
         let active = calls.filter(|call| call["room_name"] == room && call["status"] == "active");

@@ -5,6 +5,8 @@ use super::rig::baresip::{Baresip, Kind};
 use super::rig::certificates;
 use super::rig::kamailio::Kamailio;
 use super::rig::sipp::{Run, Scenario, Sipp};
+use super::rig::softphone::{Kind as Softphone, Sort};
+use crate::harness::is_long;
 
 #[tokio::test]
 async fn baresip_hears_what_another_plays_and_the_keys_that_it_presses() {
@@ -182,4 +184,29 @@ async fn baresip_speaks_wideband_in_secret() {
     caller.next("CALL_ESTABLISHED").await;
     caller.hears(700).await;
     called.hears(440).await;
+}
+
+/// With `VIVAVOCE_LONG`.
+#[tokio::test]
+async fn linphone_and_twinkle_hear_each_other_and_their_keys() {
+    if !is_long() {
+        return;
+    }
+    let kind = Softphone {
+        hertz: 700,
+        ..Softphone::default()
+    };
+    let mut called = Sort::Twinkle.of(kind).await;
+    let mut caller = Sort::Linphone.start().await;
+    caller.dial(&format!("sip:{NUMBER}@{}", called.address()));
+    called.answers().await;
+    caller.established().await;
+    caller.hears(700).await;
+    called.hears(440).await;
+    caller.press("12#");
+    called.is_pressed("12#").await;
+    called.press("0");
+    caller.is_pressed("0").await;
+    called.hang_up();
+    caller.closed().await;
 }

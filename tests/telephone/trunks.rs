@@ -20,7 +20,8 @@ use crate::rooms::{KEY, SECRET, ask, join, workers};
 const SHOP: &str = "+14155550150";
 const OTHER: &str = "+14155550160";
 
-fn exchange(more: &[(&str, &str)]) -> (Exchange, SIPClient) {
+/// An exchange with LiveKit's client for it.
+pub fn exchange(more: &[(&str, &str)]) -> (Exchange, SIPClient) {
     let mut settings = vec![("RTC_API_KEY", KEY), ("RTC_API_SECRET", SECRET)];
     settings.extend_from_slice(more);
     let exchange = Exchange::with(&settings);

@@ -1,15 +1,18 @@
-//! Third-party phones on loopback: SIPp, baresip and Kamailio, each on its own ports and ended by its process id, and tones
+//! Third-party phones on loopback: SIPp, baresip, Linphone, Twinkle and Kamailio, each on its own ports and ended by its process id, and tones
 //! between them. They do not depend on our server, so they can be tested against each other.
 
 pub mod baresip;
 pub mod kamailio;
+pub mod linphone;
 pub mod sipp;
+pub mod softphone;
 pub mod tone;
+pub mod twinkle;
 
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -69,7 +72,12 @@ pub async fn listened(table: &str, port: u16) {
 /// Writes a certificate for 127.0.0.1 into a folder: with its key in one file, as baresip takes it, and alone, for those
 /// who shall believe it.
 pub fn certificates(folder: &Path) -> (PathBuf, PathBuf) {
-    let pair = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    certificates_for(folder, "127.0.0.1")
+}
+
+/// The same for any name of this machine.
+pub fn certificates_for(folder: &Path, name: &str) -> (PathBuf, PathBuf) {
+    let pair = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
     let [both, alone, key] =
         ["both.pem", "certificate.pem", "key.pem"].map(|name| folder.join(name));
     let (certificate, secret) = (pair.cert.pem(), pair.signing_key.serialize_pem());
@@ -94,13 +102,33 @@ impl Program {
         folder: tempfile::TempDir,
         arguments: impl FnOnce(&mut Command),
     ) -> Self {
+        Self::run(name, folder, Stdio::null(), arguments)
+    }
+
+    /// The same with what is typed for it.
+    pub fn typed_to(
+        name: &'static str,
+        folder: tempfile::TempDir,
+        arguments: impl FnOnce(&mut Command),
+    ) -> (Self, ChildStdin) {
+        let mut program = Self::run(name, folder, Stdio::piped(), arguments);
+        let typed = program.child.stdin.take().unwrap();
+        (program, typed)
+    }
+
+    fn run(
+        name: &'static str,
+        folder: tempfile::TempDir,
+        typed: Stdio,
+        arguments: impl FnOnce(&mut Command),
+    ) -> Self {
         let log = File::create(folder.path().join("output")).unwrap();
         let mut command = Command::new(which(name));
         arguments(&mut command);
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let child = command
             .current_dir(folder.path())
-            .stdin(std::process::Stdio::null())
+            .stdin(typed)
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn()
