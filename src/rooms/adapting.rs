@@ -370,7 +370,7 @@ impl Sfu {
             }
         }
         if !slots.is_empty() {
-            down.seek(filled, steps.wanted);
+            down.seek(filled, steps.wanted, steps.given == 0);
             let side = subscriber.link.down_side();
             self.touch(key, side);
         }

@@ -617,7 +617,8 @@ impl Peer {
 
     /// Tells the estimator what there would be to send, and what it may fill up to in order to find out whether that is
     /// possible, both in bits per second.
-    pub fn seek(&mut self, filled: u64, desired: u64) {
+    /// `paused` is that nothing is forwarded for want of bandwidth.
+    pub fn seek(&mut self, filled: u64, desired: u64, paused: bool) {
         // Where there never was video, nothing is probed.
         let before = std::mem::replace(&mut self.bitrates, (filled, desired));
         if before == (filled, desired) {
@@ -625,7 +626,9 @@ impl Peer {
         }
         // While nothing was wanted, nothing was found out, and what the estimator goes by is of another time: it can hold on to
         // that for minutes. It begins anew with what it knew, and probes.
-        let begins_again = before.1 == 0 && desired > 0 && self.has_sought;
+        // The same where all video is paused: sound alone teaches it nothing, and with what it fills up it would rise for minutes.
+        let tries_again = paused && before.0 == 0 && filled > 0;
+        let begins_again = tries_again || (before.1 == 0 && desired > 0 && self.has_sought);
         self.has_sought |= desired > 0;
         let known = self.estimate.unwrap_or(FIRST_ESTIMATE_BPS);
         let _ = self.rtc.guarded(|rtc| {
