@@ -21,8 +21,8 @@ use tracing::Instrument;
 use silencing::{Silencing, Timing};
 use vivavoce_audio::ogg::{OggError, OggOpusWriter, OpusHead};
 use vivavoce_audio::opus::{
-    Application, FRAME, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings, clock_frames,
-    has_rate, silent_packets,
+    FRAME, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings, clock_frames, has_rate,
+    silent_packets,
 };
 use vivavoce_audio::recording_clock::{Piece, RecordingClock};
 use vivavoce_audio::{Channels, Layout, Pcm, SampleRate};
@@ -436,17 +436,11 @@ impl Pages {
         settings: RecordingSettings,
         tags: &[(&'static str, String)],
     ) -> Result<Self, RecordError> {
-        let bitrate_bps = match layout.channels {
-            Channels::Mono => 32_000,
-            Channels::Stereo => 48_000,
-        };
         let encoder = OpusEncoder::new(
             layout,
             OpusSettings {
-                application: Application::Audio,
-                bitrate_bps,
                 complexity: settings.complexity,
-                fec_loss_percent: None,
+                ..OpusSettings::recording(layout.channels)
             },
         )?;
         let head = OpusHead {

@@ -97,6 +97,17 @@ impl OpusSettings {
         complexity: 5,
         fec_loss_percent: None,
     };
+
+    /// A recording, of one side or of two that rarely speak at once.
+    pub const fn recording(channels: Channels) -> Self {
+        Self {
+            bitrate_bps: match channels {
+                Channels::Mono => 32_000,
+                Channels::Stereo => 48_000,
+            },
+            ..Self::SPEECH
+        }
+    }
 }
 
 /// An encoder; its state spans the whole stream.

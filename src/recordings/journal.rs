@@ -417,6 +417,7 @@ impl Journals {
         let mut audio = open(&folder.join(AUDIO))?;
         describe(&mut audio, &mut metadata)?;
         if silence(&folder)? {
+            // A torn stream has been ended by the first look, so that the second one would take it for complete.
             let complete = metadata.complete;
             describe(&mut open(&folder.join(AUDIO))?, &mut metadata)?;
             metadata.complete = complete;

@@ -230,11 +230,9 @@ impl Connections {
         let others = self.open.iter().filter(|(other, open)| {
             open.owner == Some(owner) && **other != path && !is_relayed(other.0.ip())
         });
-        let heard = others.map(|(other, open)| (open.heard, *other));
-        let heard: Vec<_> = heard.collect();
-        if heard.len() >= MOST_OF_ONE
-            && let Some((_, silent)) = heard.into_iter().min_by_key(|(heard, _)| *heard)
-        {
+        let is_full = others.clone().count() >= MOST_OF_ONE;
+        let silent = others.min_by_key(|(_, open)| open.heard);
+        if is_full && let Some(silent) = silent.map(|(path, _)| *path) {
             // The task of its socket ends as nobody writes any more.
             self.open.remove(&silent);
         }

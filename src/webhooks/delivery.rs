@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Client, StatusCode, redirect};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -149,19 +149,12 @@ impl WebhookSender {
                 },
                 // Whoever asked may have gone.
                 Some(ask) = asks.recv() => self.answer(ask),
-                Some(ended) = in_progress.join_next() => {
-                    // Deliveries do not panic; if one did, the next process would deliver its webhook.
-                    if let Ok((due, outcome)) = ended {
-                        self.ended(due, outcome).await;
-                    }
-                }
+                Some(ended) = in_progress.join_next() => self.ended(ended).await,
                 () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
             }
         }
         while let Some(ended) = in_progress.join_next().await {
-            if let Ok((due, outcome)) = ended {
-                self.ended(due, outcome).await;
-            }
+            self.ended(ended).await;
         }
     }
 
@@ -196,7 +189,11 @@ impl WebhookSender {
         }
     }
 
-    async fn ended(&mut self, due: Due<Lane, (String, SpoolEntry)>, outcome: Outcome) {
+    async fn ended(&mut self, ended: Result<Delivered, JoinError>) {
+        // Deliveries do not panic; if one did, the next process would deliver its webhook.
+        let Ok((due, outcome)) = ended else {
+            return;
+        };
         metrics::webhook_tried(outcome == Outcome::Delivered);
         let over = self
             .queue

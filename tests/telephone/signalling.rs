@@ -11,6 +11,7 @@ use super::rig::sipp::{Scenario, Sipp};
 use super::{Exchange, PHONE, ROOM};
 use crate::harness::{PATIENCE, client, eventually};
 use crate::rooms::ask;
+use crate::session::client::Session;
 
 async fn ends(exchange: &Exchange, id: &str, telephone: &mut Sipp) {
     exchange.answered(id).await;
@@ -239,28 +240,30 @@ async fn fax_is_refused_and_the_call_goes_on() {
     );
 }
 
-#[tokio::test]
-async fn keys_are_sent_by_info_where_there_are_no_events() {
-    let mut telephone = Sipp::start(
-        Scenario::called()
-            .without_events()
-            .reply("180 Ringing")
-            .answer_with("Allow: INVITE, ACK, BYE, INFO\n")
-            .receive("ACK")
-            .receive("INFO")
-            .reply("200 OK")
-            .receive("INFO")
-            .reply("200 OK")
-            .ended(),
-    )
-    .await;
+/// A telephone that takes keys by INFO alone, of which it answers two like this, in a call in which these are pressed.
+async fn takes_keys_by_info(answers: [&str; 2], digits: &str) -> (Sipp, Exchange, Session) {
+    let answered = Scenario::called()
+        .without_events()
+        .reply("180 Ringing")
+        .answer_with("Allow: INVITE, ACK, BYE, INFO\n")
+        .receive("ACK");
+    let scenario = answers.iter().fold(answered, |scenario, answer| {
+        scenario.receive("INFO").reply(answer)
+    });
+    let telephone = Sipp::start(scenario.ended()).await;
     let exchange = Exchange::start();
     let session = exchange.session(ROOM).await;
     let id = exchange.call(&telephone.address()).await;
     exchange.answered(&id).await;
     session
-        .send(json!({"type": "send_dtmf", "digits": "5#"}))
+        .send(json!({"type": "send_dtmf", "digits": digits}))
         .await;
+    (telephone, exchange, session)
+}
+
+#[tokio::test]
+async fn keys_are_sent_by_info_where_there_are_no_events() {
+    let (mut telephone, exchange, _session) = takes_keys_by_info(["200 OK"; 2], "5#").await;
     let deadline = Instant::now() + PATIENCE;
     while telephone.messages().matches("INFO sip:").count() < 2 {
         assert!(Instant::now() < deadline, "{}", telephone.messages());
@@ -276,26 +279,8 @@ async fn keys_are_sent_by_info_where_there_are_no_events() {
 /// As Linphone does while a key of its own is under way.
 #[tokio::test]
 async fn a_key_that_comes_at_the_wrong_moment_is_sent_again() {
-    let mut telephone = Sipp::start(
-        Scenario::called()
-            .without_events()
-            .reply("180 Ringing")
-            .answer_with("Allow: INVITE, ACK, BYE, INFO\n")
-            .receive("ACK")
-            .receive("INFO")
-            .reply("491 Request Pending")
-            .receive("INFO")
-            .reply("200 OK")
-            .ended(),
-    )
-    .await;
-    let exchange = Exchange::start();
-    let session = exchange.session(ROOM).await;
-    let id = exchange.call(&telephone.address()).await;
-    exchange.answered(&id).await;
-    session
-        .send(json!({"type": "send_dtmf", "digits": "5"}))
-        .await;
+    let (mut telephone, exchange, _session) =
+        takes_keys_by_info(["491 Request Pending", "200 OK"], "5").await;
     let again = || telephone.messages().matches("Signal=5").count() >= 2;
     eventually("the key is not sent again", again).await;
     exchange.hang_up(ROOM, PHONE).await;

@@ -11,15 +11,13 @@ use super::repair::seal;
 use super::{HEADER, MAX_LACING};
 use crate::format::{Channels, Layout, SampleRate};
 use crate::opus::{
-    Application, MAX_FRAME_PACKET, OpusDecoder, OpusEncoder, OpusError, OpusSettings, clock_frames,
+    MAX_FRAME_PACKET, OpusDecoder, OpusEncoder, OpusError, OpusSettings, clock_frames,
     silent_packets,
 };
 
 /// Packets before a stretch from which decoder and encoder learn what sound there is, and as many behind it are encoded
 /// anew, so that whoever plays it goes over without a leap: 200 ms.
 const LEARNED: usize = 10;
-/// As of a recording in stereo.
-const BITRATE_BPS: u32 = 48_000;
 /// Frames at 48 kHz of 2.5 ms.
 const UNIT: u64 = 120;
 
@@ -216,11 +214,7 @@ impl Codec {
     /// One that has heard this packet, and before it others; `None` if it is none of ours.
     fn after(recent: &VecDeque<Vec<u8>>, packet: &[u8]) -> Result<Option<Self>, OpusError> {
         let layout = Layout::new(SampleRate::HZ_48000, Channels::Stereo);
-        let settings = OpusSettings {
-            application: Application::Audio,
-            bitrate_bps: BITRATE_BPS,
-            ..OpusSettings::SPEECH
-        };
+        let settings = OpusSettings::recording(layout.channels);
         let mut codec = Self {
             decoder: OpusDecoder::new(layout)?,
             encoder: OpusEncoder::new(layout, settings)?,

@@ -81,7 +81,9 @@ impl Network {
         let mut samples = [0; WINDOW + 1];
         let (before, latest) = samples.split_at_mut(self.before.len());
         before.copy_from_slice(&self.before);
-        latest.copy_from_slice(frame);
+        for (latest, sample) in latest.iter_mut().zip(frame) {
+            *latest = *sample;
+        }
         self.before.copy_from_slice(&samples[FRAME..]);
         let (windowed, padding) = bench.spectrum.split_at_mut(WINDOW / 2);
         let emphasised = |n: usize| {

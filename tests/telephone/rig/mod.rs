@@ -1,5 +1,5 @@
-//! Third-party phones on loopback: SIPp, baresip, Linphone, Twinkle and Kamailio, each on its own ports and ended by its process id, and tones
-//! between them. They do not depend on our server, so they can be tested against each other.
+//! Third-party phones on loopback: SIPp, baresip, Linphone, Twinkle and Kamailio, each on its own ports and ended by its
+//! process id, and tones between them. They do not depend on our server, so they can be tested against each other.
 
 pub mod baresip;
 pub mod kamailio;
