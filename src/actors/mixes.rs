@@ -130,7 +130,6 @@ impl RoomMixes {
             control: _left_when_dropped,
         } = link.map_err(|error| error.to_string())?;
         let publisher = TrackPublisher::new(publish, self.0.complexity);
-        let publisher = publisher.map_err(|error| error.to_string())?;
         let receiver = RoomReceiver::new(Rc::new(Sink(publisher)));
         let _receiving = AbortOnDropHandle::new(tokio::task::spawn_local(receiver.clone().run()));
         loop {

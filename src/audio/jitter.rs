@@ -1,5 +1,5 @@
-//! The jitter buffer of a received track: Opus packets arrive when the network delivers them, audio leaves 20 ms at a
-//! time. It adds no more delay than the arrivals require, conceals what is missing, and follows the publisher's clock
+//! The jitter buffer of a received track: packets arrive when the network delivers them, Opus or, within this process, samples;
+//! audio leaves 20 ms at a time. It adds no more delay than the arrivals require, conceals what is missing, and follows the publisher's clock
 //! without clicks.
 //!
 //! All times are in samples at 48 kHz: a packet's *transit* is its arrival minus its timestamp, the *delay* of a sample
@@ -21,6 +21,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::concealment::Concealment;
 use super::format::{Layout, SampleRate};
 use super::opus::{OpusDecoder, OpusError, carries_redundancy, clock_frames};
 use super::pcm::energy;
@@ -65,12 +66,90 @@ pub struct Arrived {
     pub sequence: u64,
     /// The RTP timestamp, at 48 kHz.
     pub timestamp: u32,
-    /// An Opus packet; anything else is counted and dropped.
-    pub payload: Arc<[u8]>,
+    /// Its sound.
+    pub payload: Payload,
     /// When it arrived.
     pub at: Instant,
     /// How loud its sender says it is, in −dBov: 0 is the loudest, 127 silence (RFC 6464).
     pub level: Option<u8>,
+}
+
+/// The sound of a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Payload {
+    /// An Opus packet; anything else is counted and dropped.
+    Opus(Arc<[u8]>),
+    /// 20 ms of samples: a publisher in this process need not encode for a listener in it.
+    Pcm(Arc<[i16; FRAME]>),
+}
+
+impl Payload {
+    /// Its length in samples.
+    fn length(&self) -> Result<i64, OpusError> {
+        match self {
+            Self::Opus(packet) => clock_frames(packet).map(i64::from),
+            Self::Pcm(samples) => Ok(samples.len() as i64),
+        }
+    }
+
+    /// Whether it has no audio (DTX).
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::Opus(packet) if packet.len() <= 2)
+    }
+
+    /// Whether what precedes it can be recovered from it.
+    fn carries_redundancy(&self) -> bool {
+        matches!(self, Self::Opus(packet) if carries_redundancy(packet))
+    }
+}
+
+/// What made the preceding audio, and continues it.
+#[derive(Debug)]
+enum Decoder {
+    Opus(OpusDecoder),
+    Pcm(Concealment),
+}
+
+impl Decoder {
+    fn new(payload: &Payload) -> Result<Self, OpusError> {
+        Ok(match payload {
+            Payload::Opus(_) => Self::Opus(decoder()?),
+            Payload::Pcm(_) => Self::Pcm(Concealment::new(SampleRate::HZ_48000.hz())),
+        })
+    }
+
+    /// Whether it is for packets like this.
+    const fn takes(&self, payload: &Payload) -> bool {
+        matches!(
+            (self, payload),
+            (Self::Opus(_), Payload::Opus(_)) | (Self::Pcm(_), Payload::Pcm(_))
+        )
+    }
+
+    fn decode(&mut self, payload: &Payload, sound: &mut Vec<i16>) -> Result<(), OpusError> {
+        match (self, payload) {
+            (Self::Opus(decoder), Payload::Opus(packet)) => decoder.decode(packet, sound),
+            (Self::Pcm(concealment), Payload::Pcm(samples)) => {
+                let start = sound.len();
+                sound.extend_from_slice(samples.as_slice());
+                concealment.heard(&mut sound[start..]);
+                Ok(())
+            }
+            // See `takes`.
+            _ => Ok(()),
+        }
+    }
+
+    /// Appends at least `length` samples that continue the preceding audio; fewer if that fails.
+    fn conceal(&mut self, length: usize, sound: &mut Vec<i16>) {
+        match self {
+            Self::Opus(decoder) => {
+                let units = length.div_ceil(UNIT) as u32;
+                let _ = decoder.conceal(units * Duration::from_micros(2_500), sound);
+            }
+            Self::Pcm(concealment) => concealment.conceal(length, sound),
+        }
+    }
 }
 
 /// A packet that is due, without its audio.
@@ -78,7 +157,7 @@ pub struct Arrived {
 pub struct Due {
     /// As in [`Arrived`].
     pub level: Option<u8>,
-    /// Whether it has no audio: only its first byte (DTX), and perhaps the number of its frames.
+    /// Whether it has no audio: an Opus packet of only its first byte (DTX), and perhaps the number of its frames.
     pub empty: bool,
 }
 
@@ -108,7 +187,7 @@ pub struct JitterStats {
     pub late: u64,
     /// Packets dropped because too many were buffered.
     pub overrun: u64,
-    /// Packets that are not Opus.
+    /// Packets that cannot be decoded.
     pub unreadable: u64,
     /// Lost or late packets recovered from the redundancy in the next one.
     pub recovered: u64,
@@ -132,7 +211,7 @@ struct Waiting {
     /// Extended: it does not wrap.
     timestamp: i64,
     length: i64,
-    payload: Arc<[u8]>,
+    payload: Payload,
     level: Option<u8>,
 }
 
@@ -146,8 +225,8 @@ struct Next {
 /// The jitter buffer of one track.
 #[derive(Debug)]
 pub struct JitterBuffer {
-    /// Absent while the audio is passed over: of all this it is what takes most memory.
-    decoder: Option<OpusDecoder>,
+    /// Absent before the first packet and while the audio is passed over: of all this it is what takes most memory.
+    decoder: Option<Decoder>,
     /// The origin of time: the first packet's arrival.
     epoch: Option<Instant>,
     /// By sequence number.
@@ -187,11 +266,10 @@ pub struct JitterBuffer {
     concealed: u64,
 }
 
-impl JitterBuffer {
-    /// A buffer for one track.
-    pub fn new() -> Result<Self, OpusError> {
-        Ok(Self {
-            decoder: Some(decoder()?),
+impl Default for JitterBuffer {
+    fn default() -> Self {
+        Self {
+            decoder: None,
             epoch: None,
             waiting: VecDeque::new(),
             newest: None,
@@ -213,12 +291,14 @@ impl JitterBuffer {
             unchanged: 0,
             stats: JitterStats::default(),
             concealed: 0,
-        })
+        }
     }
+}
 
+impl JitterBuffer {
     /// Inserts a packet; any order is fine.
     pub fn push(&mut self, packet: Arrived) {
-        let Ok(length) = clock_frames(&packet.payload) else {
+        let Ok(length) = packet.payload.length() else {
             self.stats.unreadable += 1;
             return;
         };
@@ -247,7 +327,7 @@ impl JitterBuffer {
         let packet = Waiting {
             sequence: packet.sequence,
             timestamp,
-            length: i64::from(length),
+            length,
             payload: packet.payload,
             level: packet.level,
         };
@@ -267,10 +347,7 @@ impl JitterBuffer {
     /// caller's own jitter would otherwise be attributed to the network.
     pub fn pull(&mut self, now: Instant, frame: &mut [i16; FRAME]) -> Heard {
         let now = self.clock(now);
-        if std::mem::take(&mut self.skipped) {
-            // If this fails, the audio is silence.
-            self.decoder = decoder().ok();
-        }
+        self.skipped = false;
         let mut heard = Heard::Silence;
         if !self.ready.is_empty() {
             heard = self.tail;
@@ -321,7 +398,7 @@ impl JitterBuffer {
         let due = self.delay(now, first.timestamp) + FRAME as i64 > self.target();
         (continues || due).then_some(Due {
             level: first.level,
-            empty: first.payload.len() <= 2,
+            empty: first.payload.is_empty(),
         })
     }
 
@@ -367,9 +444,7 @@ impl JitterBuffer {
         self.next = None;
         self.transits.clear();
         self.sequences.restart();
-        if let (Some(former), Ok(decoder)) = (&mut self.decoder, decoder()) {
-            *former = decoder;
-        }
+        self.decoder = None;
     }
 
     fn drop_oldest(&mut self) {
@@ -449,7 +524,7 @@ impl JitterBuffer {
         let (Some(next), Some(first)) = (&mut self.next, self.waiting.front()) else {
             return self.decode();
         };
-        let redundancy = if carries_redundancy(&first.payload) {
+        let redundancy = if first.payload.carries_redundancy() {
             first.length.min(gap)
         } else {
             0
@@ -474,13 +549,17 @@ impl JitterBuffer {
     }
 
     /// Appends the `gap` before a packet, from the packet's redundancy.
-    fn recover(&mut self, following: &[u8], gap: i64) -> Heard {
-        self.prolong();
-        let start = self.ready.len();
+    fn recover(&mut self, following: &Payload, gap: i64) -> Heard {
         let length = usize::try_from(gap).unwrap_or(FRAME);
         let lost = SampleRate::HZ_48000.duration_of(length);
-        let decoder = self.decoder.as_mut();
-        let recovered = decoder.map(|decoder| decoder.recover(following, lost, &mut self.ready));
+        self.prolong(following);
+        let start = self.ready.len();
+        let recovered = match (&mut self.decoder, following) {
+            (Some(Decoder::Opus(decoder)), Payload::Opus(packet)) => {
+                Some(decoder.recover(packet, lost, &mut self.ready))
+            }
+            _ => None,
+        };
         match recovered {
             Some(Ok(())) if self.ready.len() > start => {
                 self.stats.recovered += 1;
@@ -509,13 +588,13 @@ impl JitterBuffer {
                 self.loss += (lost - self.loss) / 256.0;
             }
         }
-        if self.loss > LOSSY && carries_redundancy(&first.payload) {
+        if self.loss > LOSSY && first.payload.carries_redundancy() {
             self.patience = first.length;
         } else if self.loss < LOSSLESS {
             self.patience = 0;
         }
         self.uncounted = 0;
-        self.prolong();
+        self.prolong(&first.payload);
         let start = self.ready.len();
         let decoder = self.decoder.as_mut();
         let decoded = decoder.map(|decoder| decoder.decode(&first.payload, &mut self.ready));
@@ -550,19 +629,28 @@ impl JitterBuffer {
         self.stretched = 0;
     }
 
-    /// Prepares a cross-fade to audio that does not continue what precedes it.
-    fn prolong(&mut self) {
+    /// Prepares the decoder for a packet, and a cross-fade to audio that does not continue what precedes it.
+    fn prolong(&mut self, following: &Payload) {
         self.before.clear();
-        if self.disjoint && self.made_up < FADE_TO {
-            let length = SampleRate::HZ_48000.duration_of(JOINT);
-            if let Some(decoder) = &mut self.decoder {
-                // If this fails there is nothing to fade from.
-                let _ = decoder.conceal(length, &mut self.before);
+        let changes = !self
+            .decoder
+            .as_ref()
+            .is_some_and(|decoder| decoder.takes(following));
+        if (self.disjoint || changes) && self.made_up < FADE_TO {
+            match &mut self.decoder {
+                // It fades over by itself.
+                Some(Decoder::Pcm(concealment)) if !changes => concealment.break_off(),
+                Some(decoder) => decoder.conceal(JOINT, &mut self.before),
+                None => self.before.resize(JOINT, 0),
             }
             let left = FADE_TO - self.made_up;
             for sample in &mut self.before {
                 *sample = scaled(*sample, left as f32 / (FADE_TO - FADE_FROM) as f32);
             }
+        }
+        if changes {
+            // If this fails, the audio is silence.
+            self.decoder = Decoder::new(following).ok();
         }
     }
 
@@ -573,11 +661,9 @@ impl JitterBuffer {
         let start = self.ready.len();
         let silence = self.made_up >= FADE_TO;
         if !silence {
-            let units = length.div_ceil(UNIT) as u32;
-            let time = units * Duration::from_micros(2_500);
             if let Some(decoder) = &mut self.decoder {
                 // If this fails the result is silence.
-                let _ = decoder.conceal(time, &mut self.ready);
+                decoder.conceal(length, &mut self.ready);
             }
             self.uncounted += length.min(FADE_TO - self.made_up);
         }

@@ -58,6 +58,7 @@
 
 pub mod adpcm;
 pub mod bus;
+pub mod concealment;
 pub mod convert;
 pub mod decode;
 pub mod denoise;

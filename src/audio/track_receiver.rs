@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 
 use super::jitter::{Arrived, Due, FRAME, JitterBuffer};
 use super::mix::{Fader, Gain, Mixer};
-use super::opus::OpusError;
 use super::room_mix::{FALL, MOST_TRACKS, MOST_VOICES, RoomMixer, SILENCE, Standing, TrackKey};
 
 /// The maximum number of tracks decoded for the mix: those that are audible, one in turn, one that may become audible.
@@ -205,11 +204,10 @@ impl<S> Default for TrackReceiver<S> {
 
 impl<S: PacketSource> TrackReceiver<S> {
     /// Receives a participant's track, in place of one with the same sid. `false` if there are too many tracks.
-    pub fn add(&mut self, identity: String, sid: String, source: S) -> Result<bool, OpusError> {
-        let jitter = JitterBuffer::new()?;
+    pub fn add(&mut self, identity: String, sid: String, source: S) -> bool {
         self.remove(&sid);
         let Some(key) = self.mixer.join(&identity) else {
-            return Ok(false);
+            return false;
         };
         // Another track may have made way for it.
         let Self { tracks, mixer, .. } = self;
@@ -219,7 +217,7 @@ impl<S: PacketSource> TrackReceiver<S> {
             identity,
             sid,
             source,
-            jitter,
+            jitter: JitterBuffer::default(),
             key,
             decoded: 0,
             rested: 0,
@@ -230,7 +228,7 @@ impl<S: PacketSource> TrackReceiver<S> {
             rank: Rank::LOWEST,
         };
         tracks.insert(place, track);
-        Ok(true)
+        true
     }
 
     /// Stops receiving a track.
@@ -446,11 +444,11 @@ fn choose_of_one<S>(tracks: &[Track<S>], chosen: &mut [bool]) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::jitter::Payload;
     use std::cell::RefCell;
     use std::collections::{BTreeSet, VecDeque};
     use std::f32::consts::TAU;
     use std::rc::Rc;
-    use std::sync::Arc;
 
     use super::super::format::{Layout, SampleRate};
     use super::super::opus::{MAX_FRAME_PACKET, OpusEncoder, OpusSettings};
@@ -466,7 +464,7 @@ mod tests {
 
     fn add(receiver: &mut TrackReceiver<Silent>, identity: &str, sid: &str) {
         let added = receiver.add(identity.to_owned(), sid.to_owned(), Silent);
-        assert!(added.unwrap());
+        assert!(added);
     }
 
     /// A participant with as many tracks as there may be keeps nobody else from being heard.
@@ -533,7 +531,7 @@ mod tests {
             self.packets.borrow_mut().push_back(Arrived {
                 sequence: self.sent,
                 timestamp: from as u32,
-                payload: Arc::from(&packet[..length]),
+                payload: Payload::Opus(packet[..length].into()),
                 at,
                 level: self.claims,
             });
@@ -584,7 +582,7 @@ mod tests {
             let number = self.microphones.len();
             self.microphones.push(microphone);
             let sid = format!("TR_{number}");
-            assert!(self.receiver.add(identity.to_owned(), sid, wire).unwrap());
+            assert!(self.receiver.add(identity.to_owned(), sid, wire));
             number
         }
 

@@ -1,8 +1,9 @@
 //! Participants in this process: sessions and telephone calls.
 //!
 //! To the SFU they are participants like any other, with permissions, tracks and signalling, but without a peer connection:
-//! no sockets, SDP, ICE or encryption. Opus frames and RTP payloads pass between the SFU and a [`LocalMedia`] on the media
-//! thread, a packet at a time.
+//! no sockets, SDP, ICE or encryption. Frames and RTP payloads pass between the SFU and a [`LocalMedia`] on the media
+//! thread, a packet at a time. What one of them says to another is not encoded: a publisher encodes while somebody is in the room who
+//! needs it, and gives the samples as they are to all others of its kind.
 
 use std::sync::{Arc, Weak};
 
@@ -10,14 +11,14 @@ use bytes::Bytes;
 
 use super::admission::Admission;
 use super::negotiation::{TrackSid, Wanted};
-use super::participant::{Link, Publication};
+use super::participant::{Link, Participant, Publication};
 use super::peer::{Channel, ForwardedPacket};
 use super::sdp::SectionKind;
 use super::sfu::Sfu;
 use super::{ConnectionId, Now, ParticipantKey, RoomKey};
 
 pub use super::peer::Delivery;
-use vivavoce_seams::rooms::link::{Frame, Packet, Relay};
+use vivavoce_seams::rooms::link::{Forms, Frame, Packet, Relay};
 
 /// The mid of a published track, which has no media section.
 pub(super) const SECTION: &str = "local";
@@ -37,6 +38,14 @@ pub trait LocalMedia: std::fmt::Debug + Send + Sync {
 
     /// A packet of a subscribed track.
     fn hear(&self, track: &str, packet: Packet);
+
+    /// Whether it takes only packets that are encoded.
+    fn needs_opus(&self) -> bool {
+        false
+    }
+
+    /// In which forms others want its frames from now on.
+    fn want(&self, _forms: Forms) {}
 
     /// Where it takes what is relayed to it, if it can.
     fn relay(&self) -> Option<Weak<dyn Relay>> {
@@ -58,6 +67,10 @@ pub struct Local {
     sequence: u64,
     /// Whether it was told to whom it may relay.
     relays: bool,
+    /// The forms of its frames that it was last told.
+    forms: Option<Forms>,
+    /// Whether it takes only packets that are encoded.
+    pub needs_opus: bool,
     /// Reliable messages that it did not take.
     pub lost_messages: u64,
 }
@@ -65,10 +78,12 @@ pub struct Local {
 impl Local {
     pub fn new(media: Arc<dyn LocalMedia>) -> Self {
         Self {
+            needs_opus: media.needs_opus(),
             media,
             carries: Vec::new(),
             sequence: 0,
             relays: false,
+            forms: None,
             lost_messages: 0,
         }
     }
@@ -91,6 +106,12 @@ impl Local {
             .collect();
         self.carries = wanted;
         new
+    }
+
+    fn want(&mut self, forms: Forms) {
+        if self.forms.replace(forms) != Some(forms) {
+            self.media.want(forms);
+        }
     }
 
     fn relay_to(&mut self, other: Option<Weak<dyn Relay>>) {
@@ -132,17 +153,32 @@ impl Sfu {
         self.local_media(connection, now);
     }
 
-    /// Lets the participants of a room relay to each other if they are two, both in this process, and nobody else is there who
-    /// could hear them. Called whenever that may have changed.
+    /// Tells the participants of a room who are in this process in which forms their frames are wanted, and lets them relay to
+    /// each other if they are two, and nobody else is there who could hear them. Called whenever that may have changed.
     pub(super) fn pair(&mut self, room: RoomKey) {
         let members: Vec<ParticipantKey> = self.members(room).map(|member| member.key).collect();
+        let takes_pcm =
+            |member: &Participant| matches!(&member.link, Link::Local(local) if !local.needs_opus);
+        let take_pcm = self
+            .members(room)
+            .filter(|member| takes_pcm(member))
+            .count();
         for key in &members {
             let other = match *members {
                 [one, other] => self.relay_between(*key, if one == *key { other } else { one }),
                 _ => None,
             };
-            let participant = self.participants.get_mut(key);
-            if let Some(Link::Local(local)) = participant.map(|participant| &mut participant.link) {
+            let Some(participant) = self.participants.get_mut(key) else {
+                continue;
+            };
+            // Whoever is forwarded is heard in other rooms, too.
+            let is_forwarded = !participant.forwarded.is_empty();
+            let own = usize::from(takes_pcm(participant));
+            if let Link::Local(local) = &mut participant.link {
+                local.want(Forms {
+                    opus: is_forwarded || members.len() - 1 > take_pcm - own,
+                    pcm: is_forwarded || take_pcm > own,
+                });
                 local.relay_to(other);
             }
         }
@@ -154,7 +190,6 @@ impl Sfu {
         let Link::Local(to) = &self.participants.get(&to)?.link else {
             return None;
         };
-        // Whoever is forwarded is heard in other rooms, too.
         if !from.forwarded.is_empty() {
             return None;
         }
@@ -212,7 +247,8 @@ impl Sfu {
             sequence,
             time: frame.timestamp,
             marker: frame.marker,
-            payload: &frame.payload,
+            payload: frame.opus.as_ref(),
+            pcm: frame.pcm.as_ref(),
             audio_level: Some(-level),
             voice_activity: Some(frame.level < 127),
             video_orientation: None,

@@ -106,7 +106,8 @@ impl Sfu {
             sequence: *packet.seq_no,
             time: packet.header.timestamp,
             marker: packet.header.marker,
-            payload: &packet.payload,
+            payload: Some(&packet.payload),
+            pcm: None,
             audio_level: packet.header.ext_vals.audio_level,
             voice_activity: packet.header.ext_vals.voice_activity,
             video_orientation: packet.header.ext_vals.video_orientation,
@@ -143,8 +144,10 @@ impl Sfu {
                 continue;
             };
             if let Link::Local(local) = &subscriber.link {
-                if local.carries(track) {
-                    local.media.hear(track, packet.local(now.instant));
+                if local.carries(track)
+                    && let Some(packet) = packet.local(local.needs_opus, now.instant)
+                {
+                    local.media.hear(track, packet);
                     self.counters.forwarded_packets += 1;
                 }
                 continue;

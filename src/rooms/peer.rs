@@ -23,7 +23,7 @@ use str0m::{Event, IceConnectionState, Input, Output, RtcConfig, RtcError};
 
 use super::offers::{DescriptionError, PayloadTypes, Reduced};
 
-use vivavoce_seams::rooms::link::Packet;
+use vivavoce_seams::rooms::link::{Packet, Payload, Samples};
 
 use super::codecs::enable_opus;
 use super::forwarding::{Selector, Tagged, Target, Verdict};
@@ -121,7 +121,10 @@ pub struct ForwardedPacket<'a> {
     /// RTP timestamp.
     pub time: u32,
     pub marker: bool,
-    pub payload: &'a Arc<[u8]>,
+    /// As it is on the wire.
+    pub payload: Option<&'a Arc<[u8]>>,
+    /// As samples, from a participant in this process.
+    pub pcm: Option<&'a Arc<Samples>>,
     /// In −dBov (RFC 6464).
     pub audio_level: Option<i8>,
     pub voice_activity: Option<bool>,
@@ -135,16 +138,21 @@ pub struct ForwardedPacket<'a> {
 }
 
 impl ForwardedPacket<'_> {
-    /// As a local participant receives it.
-    pub fn local(&self, arrived: Instant) -> Packet {
-        Packet {
-            payload: Arc::clone(self.payload),
+    /// As a local participant receives it; `None` if it is there in no form that they take.
+    pub fn local(&self, needs_opus: bool, arrived: Instant) -> Option<Packet> {
+        let pcm = self.pcm.filter(|_| !needs_opus);
+        let payload = match pcm {
+            Some(pcm) => Payload::Pcm(Arc::clone(pcm)),
+            None => Payload::Opus(Arc::clone(self.payload?)),
+        };
+        Some(Packet {
+            payload,
             sequence: self.sequence,
             timestamp: self.time,
             marker: self.marker,
             arrived,
             level: self.audio_level.map(i8::unsigned_abs),
-        }
+        })
     }
 }
 
@@ -664,6 +672,9 @@ impl Peer {
 
     /// Forwards a packet in a slot, if it is of the layer that the slot carries.
     pub fn forward(&mut self, mid: &str, packet: &ForwardedPacket<'_>, now: Instant) -> bool {
+        let Some(payload) = packet.payload else {
+            return false;
+        };
         let mid: Mid = mid.into();
         let outgoing = self.outgoing.entry(mid).or_default();
         outgoing.begun = true;
@@ -675,7 +686,7 @@ impl Peer {
                 Verdict::Skip => {
                     outgoing.rebase.skip(packet.ssrc, packet.sequence);
                     if let Some(said) = vp8 {
-                        outgoing.pictures.skip(packet.ssrc, packet.payload, said);
+                        outgoing.pictures.skip(packet.ssrc, payload, said);
                     }
                     return false;
                 }
@@ -688,7 +699,7 @@ impl Peer {
                 }
             }
         }
-        self.send(mid, packet, last, now);
+        self.send(mid, packet, payload, last, now);
         true
     }
 
@@ -718,7 +729,8 @@ impl Peer {
                 sequence: number.into(),
                 time: u32::from(number) * SILENCE_TICKS,
                 marker: false,
-                payload: &silence,
+                payload: None,
+                pcm: None,
                 audio_level: Some(-127),
                 voice_activity: Some(false),
                 video_orientation: None,
@@ -726,12 +738,19 @@ impl Peer {
                 video: None,
                 descriptor: None,
             };
-            self.send(*mid, &packet, false, now);
+            self.send(*mid, &packet, &silence, false, now);
         }
         !waiting.is_empty()
     }
 
-    fn send(&mut self, mid: Mid, packet: &ForwardedPacket<'_>, last: bool, now: Instant) {
+    fn send(
+        &mut self,
+        mid: Mid,
+        packet: &ForwardedPacket<'_>,
+        payload: &Arc<[u8]>,
+        last: bool,
+        now: Instant,
+    ) {
         let outgoing = self.outgoing.entry(mid).or_default();
         let format = packet.format;
         let clock = format.map_or(OPUS_CLOCK_HZ, |format| format.spec().clock_rate.get());
@@ -745,8 +764,7 @@ impl Peer {
         let Some(numbers) = numbers else { return };
         outgoing.last = Some(now);
         let vp8 = packet.video.as_ref().and_then(|video| video.part.vp8);
-        let patch =
-            vp8.and_then(|said| outgoing.pictures.patch(packet.ssrc, packet.payload, &said));
+        let patch = vp8.and_then(|said| outgoing.pictures.patch(packet.ssrc, payload, &said));
         let pt = match outgoing.payload_types {
             Some((from, to)) if from == format.map(PayloadParams::pt) => to,
             _ => {
@@ -764,6 +782,7 @@ impl Peer {
         };
         let outgoing = Written {
             pt,
+            payload,
             numbers,
             last,
             patch,
@@ -771,9 +790,16 @@ impl Peer {
         self.write(mid, &outgoing, packet, now);
     }
 
-    fn write(&mut self, mid: Mid, written: &Written, packet: &ForwardedPacket<'_>, now: Instant) {
+    fn write(
+        &mut self,
+        mid: Mid,
+        written: &Written<'_>,
+        packet: &ForwardedPacket<'_>,
+        now: Instant,
+    ) {
         let Written {
             pt,
+            payload,
             numbers,
             last,
             patch,
@@ -801,7 +827,7 @@ impl Peer {
                     numbers.sequence.into(),
                     numbers.time,
                     now,
-                    Arc::clone(packet.payload),
+                    Arc::clone(payload),
                 );
                 if video {
                     stream.set_unpaced(!paced);
@@ -841,8 +867,9 @@ impl Peer {
 
 /// What a packet leaves with.
 #[derive(Clone, Copy)]
-struct Written {
+struct Written<'a> {
     pt: Pt,
+    payload: &'a Arc<[u8]>,
     numbers: Numbers,
     /// Whether it ends its picture.
     last: bool,

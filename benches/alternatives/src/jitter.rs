@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use neteq::codec::AudioDecoder;
 use neteq::{AudioPacket, NetEq, NetEqConfig, RtpHeader};
-use vivavoce_audio::jitter::{Arrived, FRAME, Heard, JitterBuffer};
+use vivavoce_audio::jitter::{Arrived, FRAME, Heard, JitterBuffer, Payload};
 use vivavoce_audio::opus::{
     Application, MAX_FRAME_PACKET, OpusDecoder, OpusEncoder, OpusSettings,
 };
@@ -46,7 +46,7 @@ impl Engine for Ours {
         self.buffer.push(Arrived {
             sequence: number as u64,
             timestamp: (number * FRAME) as u32,
-            payload: Arc::clone(packet),
+            payload: Payload::Opus(Arc::clone(packet)),
             at: self.start + at,
             level: None,
         });
@@ -118,7 +118,7 @@ const ENGINES: [&str; 2] = ["ours", "neteq"];
 fn engine(name: &str) -> Box<dyn Engine> {
     if name == "ours" {
         return Box::new(Ours {
-            buffer: JitterBuffer::new().expect("a decoder"),
+            buffer: JitterBuffer::default(),
             start: Instant::now(),
             ticks: 0,
             concealed: Duration::ZERO,

@@ -22,7 +22,7 @@ use vivavoce_core::unix_time::unix_ms;
 use vivavoce_quotas::Permit;
 use vivavoce_recordings::Metadata;
 use vivavoce_seams::rooms::link::{
-    Join, JoinKind, LinkEvent, Listen, Packet, RoomLink, TrackAudio,
+    Join, JoinKind, LinkEvent, Listen, Packet, Payload, RoomLink, TrackAudio,
 };
 
 /// How long joining may take.
@@ -278,10 +278,12 @@ async fn pass(audio: TrackAudio, tap: Tap) {
         order.take(std::time::Instant::now(), &mut ready);
         for packet in ready.drain(..) {
             let mut samples = Vec::new();
-            // A damaged packet is left out: players could not decode it either.
-            if decoder.decode(&packet.payload, &mut samples).is_ok() {
+            // A recorder is given encoded packets. A damaged one is left out: players could not decode it either.
+            if let Payload::Opus(payload) = &packet.payload
+                && decoder.decode(payload, &mut samples).is_ok()
+            {
                 let sound = Pcm::new(mono, samples);
-                tap.hear(&sound, Some(&packet.payload), packet.arrived.into());
+                tap.hear(&sound, Some(payload), packet.arrived.into());
             }
         }
     }
@@ -349,7 +351,7 @@ mod tests {
 
     fn packet(sequence: u64, arrived: Instant) -> Packet {
         Packet {
-            payload: [0xF8, 0xFF, 0xFE].as_slice().into(),
+            payload: Payload::Opus([0xF8, 0xFF, 0xFE].as_slice().into()),
             sequence,
             timestamp: 0,
             marker: false,

@@ -54,12 +54,10 @@ impl RoomReceiver {
 
     /// Receives a track from now on, instead of the one with the same sid if there was one.
     pub(crate) fn open(&self, identity: String, sid: String, audio: TrackAudio) {
-        match self.0.tracks.borrow_mut().add(identity, sid, audio) {
-            Ok(true) => self.0.wake.notify_one(),
-            Ok(false) => {
-                tracing::warn!("too many tracks at once: one is left out of the mix");
-            }
-            Err(error) => tracing::error!(%error, "a track cannot be decoded"),
+        if self.0.tracks.borrow_mut().add(identity, sid, audio) {
+            self.0.wake.notify_one();
+        } else {
+            tracing::warn!("too many tracks at once: one is left out of the mix");
         }
     }
 

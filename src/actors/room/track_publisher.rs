@@ -1,8 +1,10 @@
-//! Publishes a session's speech in its room: encodes what the player sends as the Opus frames of one track. The player
+//! Publishes a session's speech in its room: makes what the player sends the frames of one track, encoded while somebody is in
+//! the room who needs that. The player
 //! paces it; nothing is queued here, so that speech that has been cut is not heard.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -13,7 +15,7 @@ use vivavoce_audio::opus::{
 };
 use vivavoce_audio::pcm::level_dbov;
 use vivavoce_audio::{Layout, SampleRate};
-use vivavoce_seams::rooms::link::{CLOCK_HZ, Frame, PublishSink};
+use vivavoce_seams::rooms::link::{CLOCK_HZ, Forms, Frame, PublishSink, Samples};
 
 /// The audio of a room.
 pub const LAYOUT: Layout = Layout::mono(SampleRate::HZ_48000);
@@ -43,7 +45,9 @@ struct Inner {
 
 /// Encodes and timestamps frames.
 struct Frames {
-    encoder: OpusEncoder,
+    complexity: u8,
+    /// `None` while nobody needs encoded frames.
+    encoder: Option<OpusEncoder>,
     packet: Vec<u8>,
     /// RTP timestamp of the next frame, and when it is due if there is no silence in between.
     timestamp: u32,
@@ -54,27 +58,22 @@ struct Frames {
 
 impl TrackPublisher {
     /// A publisher for this track. `complexity` is the encoder's, 0 (cheap) to 10.
-    pub fn new(publish: PublishSink, complexity: u8) -> Result<Self, OpusError> {
-        let settings = OpusSettings {
-            application: Application::Voip,
-            bitrate_bps: BITRATE_BPS,
-            complexity,
-            fec_loss_percent: Some(EXPECTED_LOSS_PERCENT),
-        };
+    pub fn new(publish: PublishSink, complexity: u8) -> Self {
         let frames = Frames {
-            encoder: OpusEncoder::new(LAYOUT, settings)?,
+            complexity,
+            encoder: None,
             packet: vec![0; MAX_FRAME_PACKET],
             timestamp: fastrand::u32(..),
             due: None,
             marker: true,
         };
-        Ok(Self(Rc::new(Inner {
+        Self(Rc::new(Inner {
             publish,
             frames: RefCell::new(frames),
             open: Cell::new(false),
             patience: Cell::new(None),
             opened: Notify::new(),
-        })))
+        }))
     }
 
     /// The track has a subscriber.
@@ -119,14 +118,20 @@ impl TrackPublisher {
 
     /// Sends 20 ms of [`LAYOUT`]; less is padded with silence.
     pub fn send(&self, samples: &[i16]) -> Result<(), OpusError> {
-        let frame = self.0.frames.borrow_mut().next(samples, Instant::now())?;
+        let wanted = self.0.publish.wanted();
+        let frame = self
+            .0
+            .frames
+            .borrow_mut()
+            .next(samples, wanted, Instant::now())?;
         self.0.publish.push(frame);
         Ok(())
     }
 
     /// Sends the next 20 ms of a stream that keeps its own time: however late this is called, they follow the 20 ms before.
     pub fn send_next(&self, samples: &[i16]) -> Result<(), OpusError> {
-        let frame = self.0.frames.borrow_mut().encode(samples)?;
+        let wanted = self.0.publish.wanted();
+        let frame = self.0.frames.borrow_mut().make(samples, wanted)?;
         self.0.publish.push(frame);
         Ok(())
     }
@@ -138,7 +143,7 @@ impl TrackPublisher {
 }
 
 impl Frames {
-    fn next(&mut self, samples: &[i16], now: Instant) -> Result<Frame, OpusError> {
+    fn next(&mut self, samples: &[i16], wanted: Forms, now: Instant) -> Result<Frame, OpusError> {
         let due = self.due.unwrap_or(now);
         let late = now.saturating_duration_since(due);
         let marker = self.due.is_none() || late > GAP;
@@ -149,24 +154,47 @@ impl Frames {
         };
         self.timestamp = self.timestamp.wrapping_add(clock(skipped));
         self.marker |= marker;
-        let frame = self.encode(samples)?;
+        let frame = self.make(samples, wanted)?;
         self.due = Some(due + FRAME);
         Ok(frame)
     }
 
     /// The next frame, behind the one before.
-    fn encode(&mut self, samples: &[i16]) -> Result<Frame, OpusError> {
-        let mut whole = samples.to_vec();
-        whole.resize(LAYOUT.samples_in(FRAME), 0);
-        let bytes = self.encoder.encode(&whole, &mut self.packet)?;
+    fn make(&mut self, samples: &[i16], wanted: Forms) -> Result<Frame, OpusError> {
+        let mut whole: Samples = [0; _];
+        for (to, from) in whole.iter_mut().zip(samples) {
+            *to = *from;
+        }
+        let opus = if wanted.opus {
+            Some(self.encode(&whole)?)
+        } else {
+            self.encoder = None;
+            None
+        };
         let frame = Frame {
-            payload: self.packet.get(..bytes).unwrap_or_default().into(),
+            opus,
+            pcm: wanted.pcm.then(|| Arc::new(whole)),
             timestamp: self.timestamp,
             marker: std::mem::take(&mut self.marker),
             level: level_dbov(&whole),
         };
         self.timestamp = self.timestamp.wrapping_add(clock(FRAME));
         Ok(frame)
+    }
+
+    fn encode(&mut self, samples: &[i16]) -> Result<Arc<[u8]>, OpusError> {
+        let settings = OpusSettings {
+            application: Application::Voip,
+            bitrate_bps: BITRATE_BPS,
+            complexity: self.complexity,
+            fec_loss_percent: Some(EXPECTED_LOSS_PERCENT),
+        };
+        let encoder = match &mut self.encoder {
+            Some(encoder) => encoder,
+            none => none.insert(OpusEncoder::new(LAYOUT, settings)?),
+        };
+        let bytes = encoder.encode(samples, &mut self.packet)?;
+        Ok(self.packet.get(..bytes).unwrap_or_default().into())
     }
 
     /// As long as a frame of silence.

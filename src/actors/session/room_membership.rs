@@ -129,17 +129,10 @@ impl SessionActor {
             return;
         };
         let complexity = self.services.settings.room_complexity;
-        let publisher = entered
-            .take_publish()
-            .map(|publish| TrackPublisher::new(publish, complexity));
-        let publisher = match publisher {
-            Some(Ok(publisher)) => publisher,
-            Some(Err(error)) => {
-                tracing::error!(%error, "nothing can be said in a room");
-                return self.writer.close(1011, "internal error");
-            }
-            None => return,
+        let Some(publish) = entered.take_publish() else {
+            return;
         };
+        let publisher = TrackPublisher::new(publish, complexity);
         let (name, provider) = (config.room_name.clone(), entered.provider());
         let words = Rc::new(AnswerWords::new(name.clone(), self.services.calls.clone()));
         let (sink, transcribers): (Rc<dyn RoomAudioSink>, _) = match &config.listen {

@@ -34,7 +34,7 @@ fn speech(seconds: usize) -> Vec<i16> {
     sound
 }
 
-fn encoded(sound: &[i16]) -> Vec<Arc<[u8]>> {
+fn encoded(sound: &[i16]) -> Vec<Payload> {
     let settings = OpusSettings {
         application: Application::Voip,
         complexity: 0,
@@ -47,13 +47,19 @@ fn encoded(sound: &[i16]) -> Vec<Arc<[u8]>> {
         .chunks_exact(FRAME)
         .map(|frame| {
             let length = encoder.encode(frame, &mut packet).unwrap();
-            Arc::from(&packet[..length])
+            Payload::Opus(Arc::from(&packet[..length]))
         })
         .collect()
 }
 
-fn decoded(packets: &[Arc<[u8]>]) -> Vec<i16> {
-    let (mut decoder, mut sound) = (decoder().unwrap(), Vec::new());
+/// As a publisher in this process sends it.
+fn samples(sound: &[i16]) -> Vec<Payload> {
+    let frames = sound.as_chunks::<FRAME>().0.iter();
+    frames.map(|frame| Payload::Pcm(Arc::new(*frame))).collect()
+}
+
+fn decoded(packets: &[Payload]) -> Vec<i16> {
+    let (mut decoder, mut sound) = (Decoder::new(&packets[0]).unwrap(), Vec::new());
     for packet in packets {
         decoder.decode(packet, &mut sound).unwrap();
     }
@@ -123,7 +129,7 @@ impl Call {
     fn new(arrivals: Vec<(f64, usize)>) -> Self {
         Self {
             start: Instant::now(),
-            buffer: JitterBuffer::new().unwrap(),
+            buffer: JitterBuffer::default(),
             arrivals: arrivals.into_iter().peekable(),
             pulls: 0,
         }
@@ -134,7 +140,7 @@ impl Call {
     }
 
     /// 20 ms pass.
-    fn pull(&mut self, payload: impl Fn(usize) -> (u32, Arc<[u8]>)) -> Pulled {
+    fn pull(&mut self, payload: impl Fn(usize) -> (u32, Payload)) -> Pulled {
         let now = f64::from(self.pulls) * 20.0 + 7.0;
         self.pulls += 1;
         while let Some((at, n)) = self.arrivals.next_if(|(at, _)| *at <= now) {
@@ -161,7 +167,7 @@ impl Call {
         }
     }
 
-    fn pull_20_ms_of(&mut self, packets: &[Arc<[u8]>]) -> Pulled {
+    fn pull_20_ms_of(&mut self, packets: &[Payload]) -> Pulled {
         self.pull(|n| ((n * FRAME) as u32, packets[n % packets.len()].clone()))
     }
 }
@@ -189,12 +195,18 @@ fn percentile(values: &mut [f64], percent: usize) -> f64 {
 
 #[test]
 fn over_a_perfect_network_every_sample_is_handed_out_as_it_was_sent_20_ms_after_it_came() {
-    let packets = encoded(&speech(10));
-    let said = decoded(&packets);
+    let sound = speech(10);
+    for packets in [encoded(&sound), samples(&sound)] {
+        as_it_was_sent(&packets);
+    }
+}
+
+fn as_it_was_sent(packets: &[Payload]) {
+    let said = decoded(packets);
     let mut call = Call::new(PERFECT.arrivals(packets.len()));
     let mut heard = 0;
     for _ in 0..packets.len() + 2 {
-        let pulled = call.pull_20_ms_of(&packets);
+        let pulled = call.pull_20_ms_of(packets);
         // The first packet rises out of silence.
         if let Some(from) = pulled.from.filter(|from| *from >= RISE)
             && let Some(said) = said.get(from..from + FRAME)
@@ -288,6 +300,64 @@ fn loss_and_jitter_leave_no_hole_and_cost_little_delay() {
     }
 }
 
+/// What has no redundancy is concealed where it is lost, and goes on with no break.
+#[test]
+fn samples_that_are_lost_are_concealed() {
+    let tone: Vec<i16> = (0..20 * 48_000)
+        .map(|n| ((n as f32 * 200.0 / 48_000.0).fract() * TAU).sin() * 10_000.0)
+        .map(|sample| sample as i16)
+        .collect();
+    let packets = samples(&tone);
+    let network = Network {
+        loss: 0.05,
+        ..PERFECT
+    };
+    let arrivals = network.arrivals(packets.len());
+    let lost = packets.len() - arrivals.len();
+    assert!(lost > 20);
+    let mut call = Call::new(arrivals);
+    let mut frames = Vec::new();
+    for _ in 0..packets.len() - 10 {
+        let pulled = call.pull_20_ms_of(&packets);
+        assert!(frames.len() < 5 || is_loud(&pulled.frame));
+        frames.push(pulled.frame);
+    }
+    let stats = call.buffer.stats();
+    assert!(stats.lost + 3 > lost as u64 && stats.recovered == 0);
+    assert!(stats.concealed.as_millis() as u64 >= 20 * (stats.lost - 3));
+    // Its own steepest step is 262.
+    assert_eq!(clicks(&frames[5..], 700), 0);
+}
+
+/// A publisher that encodes from now on, for somebody who has joined, or no longer.
+#[test]
+fn samples_and_packets_of_one_track_follow_each_other_without_a_click() {
+    let tone: Vec<i16> = (0..20 * 48_000)
+        .map(|n| ((n as f32 * 300.0 / 48_000.0).fract() * TAU).sin() * 10_000.0)
+        .map(|sample| sample as i16)
+        .collect();
+    let (opus, pcm) = (encoded(&tone), samples(&tone));
+    let mut call = Call::new(PERFECT.arrivals(opus.len()));
+    let mut frames = Vec::new();
+    for _ in 0..opus.len() - 10 {
+        let of = |n: usize| {
+            if (n / 50).is_multiple_of(2) {
+                &pcm[n]
+            } else {
+                &opus[n]
+            }
+        };
+        let pulled = call.pull(|n| ((n * FRAME) as u32, of(n).clone()));
+        frames.push(pulled.frame);
+    }
+    let stats = call.buffer.stats();
+    assert_eq!(
+        (stats.lost, stats.late, stats.concealed),
+        (0, 0, Duration::ZERO)
+    );
+    assert_eq!(clicks(&frames[5..], 700), 0);
+}
+
 #[test]
 fn a_clock_that_drifts_is_followed_without_a_click() {
     // An hour with `VIVAVOCE_LONG`.
@@ -355,8 +425,13 @@ fn a_tone_from_a_clock_that_drifts_has_no_click_in_it() {
         .map(|sample| sample as i16)
         .collect();
     // Without its beginning it can be repeated.
-    let packets = encoded(&tone).split_off(50);
-    for drift_ppm in [-300.0, 300.0] {
+    let (opus, pcm) = (encoded(&tone).split_off(50), samples(&tone));
+    for (drift_ppm, packets) in [
+        (-300.0, &opus),
+        (300.0, &opus),
+        (-300.0, &pcm),
+        (300.0, &pcm),
+    ] {
         let network = Network {
             drift_ppm,
             ..PERFECT
@@ -364,7 +439,7 @@ fn a_tone_from_a_clock_that_drifts_has_no_click_in_it() {
         let length = 4 * packets.len();
         let mut call = Call::new(network.arrivals(length));
         let frames: Vec<_> = (0..length - 10)
-            .map(|_| call.pull_20_ms_of(&packets).frame)
+            .map(|_| call.pull_20_ms_of(packets).frame)
             .collect();
         let stats = call.buffer.stats();
         assert!(stats.shortened + stats.lengthened > 0);
@@ -482,11 +557,11 @@ fn packets_of_every_length_are_heard_without_a_gap() {
         let mut encoder =
             ::opus::Encoder::new(48_000, ::opus::Channels::Stereo, ::opus::Application::Audio)
                 .unwrap();
-        let packets: Vec<Arc<[u8]>> = sound
+        let packets: Vec<Payload> = sound
             .chunks_exact(length)
             .map(|frame| {
                 let stereo: Vec<i16> = frame.iter().flat_map(|&s| [s, s]).collect();
-                Arc::from(encoder.encode_vec(&stereo, 1_500).unwrap())
+                Payload::Opus(encoder.encode_vec(&stereo, 1_500).unwrap().into())
             })
             .collect();
         let arrivals = (0..packets.len())
@@ -535,11 +610,15 @@ proptest! {
         near: bool,
     ) {
         let start = Instant::now();
-        let mut buffer = JitterBuffer::new().unwrap();
+        let mut buffer = JitterBuffer::default();
         for (sequence, timestamp, payload, micros, pull) in packets {
             let (sequence, timestamp) = if near { (sequence % 64, timestamp % 60_000) } else { (sequence, timestamp) };
             let at = start + Duration::from_micros(micros);
-            buffer.push(Arrived { sequence, timestamp, payload: payload.into(), at, level: None });
+            let payload = match payload.len() % 4 {
+                0 => Payload::Pcm(Arc::new([7; FRAME])),
+                _ => Payload::Opus(payload.into()),
+            };
+            buffer.push(Arrived { sequence, timestamp, payload, at, level: None });
             if pull {
                 buffer.pull(at, &mut [0; FRAME]);
                 prop_assert!(buffer.ready.len() < 7 * FRAME);

@@ -161,6 +161,12 @@ impl Ear {
         }
     }
 
+    fn hear(&mut self, identity: String, sid: String, audio: TrackAudio) {
+        if !self.tracks.add(identity, sid, audio) {
+            tracing::warn!("too many tracks in the room: a call does not hear one");
+        }
+    }
+
     /// The next 20 ms of the room; `None` in silence.
     fn next(&mut self, now: Instant) -> Option<Bytes> {
         let mut mixed = [0; ROOM_FRAME];
@@ -206,7 +212,6 @@ pub async fn serve(
     } = joined?;
     let rate = SampleRate::new(format.rate).map_err(|error| error.to_string())?;
     let publisher = TrackPublisher::new(publish, rooms.complexity);
-    let publisher = publisher.map_err(|error| error.to_string())?;
     let call = Rc::new(CallInRoom::new(format.encoding, rate, control));
     connect(Some(Rc::clone(&call)));
     let mut ear = Ear::new(rate);
@@ -241,11 +246,7 @@ fn follow(event: LinkEvent, line: &dyn Line, ear: &mut Ear) {
             identity,
             sid,
             audio,
-        } => match ear.tracks.add(identity, sid, audio) {
-            Ok(true) => {}
-            Ok(false) => tracing::warn!("too many tracks in the room: a call does not hear one"),
-            Err(error) => tracing::error!(%error, "a track cannot be decoded"),
-        },
+        } => ear.hear(identity, sid, audio),
         LinkEvent::TrackUnpublished { sid, .. } => ear.tracks.remove(&sid),
         LinkEvent::ParticipantLeft(who) => ear.tracks.remove_participant(&who.identity),
         LinkEvent::Dtmf { digit, .. } if !line.press(&digit) => {

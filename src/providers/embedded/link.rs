@@ -22,7 +22,7 @@ use vivavoce_rooms::{
     Admission, Connection, ConnectionId, Delivery, LocalMedia, RoomServer, Route,
 };
 use vivavoce_seams::rooms::link::{
-    Ending, Frame, Join, JoinKind, LinkEnd, LinkEvent, Listen, Packet, Relay, RoomLink,
+    Ending, Forms, Frame, Join, JoinKind, LinkEnd, LinkEvent, Listen, Packet, Relay, RoomLink,
     TrackWriter, Woken, pair,
 };
 use vivavoce_seams::rooms::packets::{Inbox, Outbox};
@@ -52,6 +52,7 @@ pub async fn connect(server: &RoomServer, api_key: &str, join: Join) -> Result<R
         admission,
         audio: join.audio,
         publishes: join.audio && join.kind != JoinKind::Recorder,
+        records: join.kind == JoinKind::Recorder,
         end,
         woken,
         number,
@@ -119,6 +120,7 @@ struct Agent {
     admission: Admission,
     audio: bool,
     publishes: bool,
+    records: bool,
     end: LinkEnd,
     woken: Arc<Notify>,
     number: Arc<AtomicU64>,
@@ -152,6 +154,7 @@ impl Agent {
             Arc::new(Media {
                 end: self.end.clone(),
                 identity: self.admission.identity().to_owned(),
+                records: self.records,
                 outbox: Mutex::default(),
                 sound: Arc::clone(&self.sound),
                 messages: Arc::clone(&messages),
@@ -377,6 +380,8 @@ impl Sound {
 struct Media {
     end: LinkEnd,
     identity: String,
+    /// Tracks are recorded as they were encoded.
+    records: bool,
     outbox: Mutex<Outbox>,
     sound: Arc<Sound>,
     messages: Arc<Messages>,
@@ -409,6 +414,14 @@ impl LocalMedia for Media {
         if let Some(writer) = self.sound.tracks().get(track) {
             writer.write(packet);
         }
+    }
+
+    fn needs_opus(&self) -> bool {
+        self.records
+    }
+
+    fn want(&self, forms: Forms) {
+        self.end.want(forms);
     }
 
     fn relay(&self) -> Option<Weak<dyn Relay>> {

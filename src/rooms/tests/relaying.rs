@@ -1,4 +1,5 @@
-//! Who is alone with whom, so that the two may relay to each other without the room.
+//! Who is alone with whom, so that the two may relay to each other without the room; and in which forms frames are wanted by those who
+//! are there.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -7,7 +8,7 @@ use bytes::Bytes;
 use livekit_protocol as proto;
 use proto::signal_request::Message as Request;
 
-use vivavoce_seams::rooms::link::{Frame, Packet, Relay, Relayed};
+use vivavoce_seams::rooms::link::{Forms, Frame, Packet, Payload, Relay, Relayed};
 use vivavoce_seams::rooms::view;
 
 use super::super::local::{Delivery, LocalMedia};
@@ -18,6 +19,10 @@ use super::Bench;
 #[derive(Debug, Default)]
 struct Telephone {
     own: Option<Arc<Nowhere>>,
+    needs_opus: bool,
+    forms: Mutex<Option<Forms>>,
+    to_send: Mutex<Option<Frame>>,
+    heard: Mutex<Vec<Payload>>,
     other: Mutex<Option<Weak<dyn Relay>>>,
 }
 
@@ -40,14 +45,24 @@ impl LocalMedia for Telephone {
     fn awake(&self) {}
 
     fn next_frame(&self) -> Option<Frame> {
-        None
+        self.to_send.lock().unwrap().take()
     }
 
     fn next_message(&self) -> Option<(Delivery, Bytes)> {
         None
     }
 
-    fn hear(&self, _track: &str, _packet: Packet) {}
+    fn hear(&self, _track: &str, packet: Packet) {
+        self.heard.lock().unwrap().push(packet.payload);
+    }
+
+    fn needs_opus(&self) -> bool {
+        self.needs_opus
+    }
+
+    fn want(&self, forms: Forms) {
+        *self.forms.lock().unwrap() = Some(forms);
+    }
 
     fn relay(&self) -> Option<Weak<dyn Relay>> {
         let own: Weak<Nowhere> = Arc::downgrade(self.own.as_ref()?);
@@ -74,14 +89,34 @@ impl Telephone {
     fn relays(&self) -> bool {
         self.other.lock().unwrap().is_some()
     }
+
+    /// Whether its frames are wanted as Opus, and as samples.
+    fn wanted(&self) -> (bool, bool) {
+        let forms = self.forms.lock().unwrap().unwrap();
+        (forms.opus, forms.pcm)
+    }
+
+    /// What it has heard since the last time.
+    fn heard(&self) -> Vec<Payload> {
+        std::mem::take(&mut *self.heard.lock().unwrap())
+    }
 }
 
 /// Joins, publishes and hears everybody.
 fn call(bench: &mut Bench, identity: &str, relays: bool) -> (ConnectionId, Arc<Telephone>) {
-    let telephone = Arc::new(Telephone {
+    let telephone = Telephone {
         own: relays.then(|| Arc::new(Nowhere)),
-        other: Mutex::default(),
-    });
+        ..Telephone::default()
+    };
+    enter(bench, identity, telephone)
+}
+
+fn enter(
+    bench: &mut Bench,
+    identity: &str,
+    telephone: Telephone,
+) -> (ConnectionId, Arc<Telephone>) {
+    let telephone = Arc::new(telephone);
     let mut admission = Bench::admission(identity, |claims| claims.kind = "sip".into());
     admission.route = Route::OneConnection;
     admission.auto_subscribe = true;
@@ -165,4 +200,62 @@ fn others_than_telephones_are_forwarded_to() {
     bench.join("web");
     bench.pass(Duration::from_secs(1));
     assert!(!ann.relays());
+}
+
+/// A frame is encoded for those who need that: who is not in this process, and recorders.
+#[test]
+fn frames_are_wanted_in_the_forms_that_those_who_are_there_take() {
+    let mut bench = Bench::new(|_| ());
+    let (_, ann) = call(&mut bench, "ann", false);
+    assert_eq!(ann.wanted(), (false, false));
+    let (bobs, bob) = call(&mut bench, "bob", false);
+    assert_eq!((ann.wanted(), bob.wanted()), ((false, true), (false, true)));
+    let web = bench.join("web");
+    assert_eq!((ann.wanted(), bob.wanted()), ((true, true), (true, true)));
+    bench.ask(bobs, Request::Leave(proto::LeaveRequest::default()));
+    assert_eq!(ann.wanted(), (true, false));
+    bench.ask(web, Request::Leave(proto::LeaveRequest::default()));
+    assert_eq!(ann.wanted(), (false, false));
+    let recorder = Telephone {
+        needs_opus: true,
+        ..Telephone::default()
+    };
+    let (_, recorder) = enter(&mut bench, "recorder", recorder);
+    assert_eq!(
+        (ann.wanted(), recorder.wanted()),
+        ((true, false), (false, true))
+    );
+}
+
+/// Of a frame that has both, each takes its own; one that is not encoded is lost to those who need that.
+#[test]
+fn samples_pass_to_those_who_take_them() {
+    let mut bench = Bench::new(|_| ());
+    let (anns, ann) = call(&mut bench, "ann", false);
+    let (_, bob) = call(&mut bench, "bob", false);
+    let recorder = Telephone {
+        needs_opus: true,
+        ..Telephone::default()
+    };
+    let (_, recorder) = enter(&mut bench, "recorder", recorder);
+    let opus: Arc<[u8]> = [0xF8, 0xFF, 0xFE].as_slice().into();
+    let pcm = Arc::new([7; 960]);
+    let packet = || vec![Payload::Opus(Arc::clone(&opus))];
+    let samples = || vec![Payload::Pcm(Arc::clone(&pcm))];
+    for (timestamp, encoded, plain, to_bob, to_recorder) in [
+        (0, true, true, samples(), packet()),
+        (960, true, false, packet(), packet()),
+        (1_920, false, true, samples(), vec![]),
+        (2_880, false, false, vec![], vec![]),
+    ] {
+        *ann.to_send.lock().unwrap() = Some(Frame {
+            opus: encoded.then(|| Arc::clone(&opus)),
+            pcm: plain.then(|| Arc::clone(&pcm)),
+            timestamp,
+            marker: false,
+            level: 20,
+        });
+        bench.sfu.local_media(anns, bench.now);
+        assert_eq!((bob.heard(), recorder.heard()), (to_bob, to_recorder));
+    }
 }

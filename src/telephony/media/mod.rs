@@ -16,7 +16,6 @@ mod latch;
 mod listening;
 mod offer_answer;
 mod phone_to_room;
-mod plc;
 mod ports;
 mod relay;
 mod reorder;

@@ -1,5 +1,5 @@
-//! Receive path, phone to room: packets in order are decoded, transcoded to Opus frames on the clock of the published
-//! track, and published at once. There is no jitter buffer here: every subscriber has one anyway, so its delay is paid
+//! Receive path, phone to room: packets in order are decoded, made into frames on the clock of the published track, in the
+//! forms that the room wants, and published at once. There is no jitter buffer here: every subscriber has one anyway, so its delay is paid
 //! once. Losses are concealed, pauses stay pauses, and silence is not sent.
 
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use super::Codec;
 use super::codec::Decoder;
 use super::listening::Listener;
-use super::plc::Concealment;
-use vivavoce_audio::Layout;
+use vivavoce_audio::concealment::Concealment;
 use vivavoce_audio::opus::{
     Application, FRAME, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings,
 };
 use vivavoce_audio::pcm::level_dbov;
+use vivavoce_audio::{Layout, Resampler, SampleRate};
 use vivavoce_core::token_bucket::TokenBucket;
-use vivavoce_seams::rooms::link::{CLOCK_HZ, Frame, PublishSink, Relay};
+use vivavoce_seams::rooms::link::{CLOCK_HZ, Frame, PublishSink, Relay, Samples};
 
 /// The longest gap that is concealed, in milliseconds. A longer one is a pause.
 const MOST_LOST_MS: u32 = 100;
@@ -29,6 +29,8 @@ const HANG_OVER: u32 = 15;
 /// that over time is an attack on the media thread, which other calls share.
 const MOST_MS_PER_SECOND: u32 = 2_000;
 const MOST_MS_AT_ONCE: u32 = 3_000;
+/// Delay of the resampler.
+const HELD_BACK: Duration = Duration::from_millis(2);
 /// Timestamp units of a 20 ms frame.
 const FRAME_TICKS: u32 = CLOCK_HZ / 50;
 
@@ -49,13 +51,15 @@ pub struct RxPipeline {
     listener: Option<Box<Listener>>,
 }
 
-/// Decoder, concealment and encoder for one codec.
+/// Decoder, concealment and what makes frames, for one codec.
 #[derive(Debug)]
 struct Transcoder {
     codec: Codec,
     decoder: Decoder,
     concealment: Concealment,
-    encoder: OpusEncoder,
+    /// `None` while the room does not want that form: an encoder is most of what a call takes.
+    encoder: Option<OpusEncoder>,
+    upsampler: Option<Upsampler>,
     /// Less than a frame, left over between packets.
     sound: Vec<i16>,
     scratch: Vec<i16>,
@@ -151,7 +155,7 @@ impl RxPipeline {
             .as_ref()
             .is_none_or(|transcoder| transcoder.codec != codec)
         {
-            self.transcoder = match Transcoder::new(codec, self.complexity) {
+            self.transcoder = match Transcoder::new(codec) {
                 Ok(transcoder) => Some(transcoder),
                 Err(error) => {
                     tracing::error!(%error, "cannot create a codec");
@@ -189,7 +193,7 @@ impl RxPipeline {
             // The rest of an unfinished frame is filled with silence.
             let waiting = transcoder.sound.len();
             if waiting > 0 {
-                let whole = transcoder.encoder.frame_samples();
+                let whole = transcoder.frame_samples();
                 transcoder.sound.resize(whole, 0);
                 let filled = (whole - waiting) as u32 * (FRAME_TICKS / whole as u32);
                 skipped = skipped.saturating_sub(filled);
@@ -216,14 +220,15 @@ impl RxPipeline {
         true
     }
 
-    /// Encodes and publishes whole frames.
+    /// Publishes whole frames.
     fn leave(&mut self) {
         let Some(transcoder) = &mut self.transcoder else {
             return;
         };
-        let whole = transcoder.encoder.frame_samples();
+        let whole = transcoder.frame_samples();
+        let sound = std::mem::take(&mut transcoder.sound);
         let mut start = 0;
-        while let Some(frame) = transcoder.sound.get(start..start + whole) {
+        while let Some(frame) = sound.get(start..start + whole) {
             start += whole;
             let timestamp = self.timestamp;
             self.timestamp = timestamp.wrapping_add(FRAME_TICKS);
@@ -236,44 +241,35 @@ impl RxPipeline {
                 self.marker = true;
                 continue;
             };
-            match transcoder.encoder.encode(frame, &mut self.packet) {
-                Ok(bytes) => sink.push(Frame {
-                    payload: self.packet.get(..bytes).unwrap_or_default().into(),
-                    timestamp,
-                    marker: std::mem::take(&mut self.marker),
-                    level,
-                }),
-                Err(error) => tracing::debug!(%error, "cannot encode a frame"),
-            }
+            let wanted = sink.wanted();
+            let opus = transcoder.opus(frame, wanted.opus, self.complexity, &mut self.packet);
+            let opus = opus.unwrap_or_else(|error| {
+                tracing::debug!(%error, "cannot encode a frame");
+                None
+            });
+            sink.push(Frame {
+                opus,
+                pcm: transcoder.pcm(frame, wanted.pcm),
+                timestamp,
+                marker: std::mem::take(&mut self.marker),
+                level,
+            });
         }
+        transcoder.sound = sound;
         transcoder.sound.drain(..start);
     }
 }
 
 impl Transcoder {
-    fn new(codec: Codec, complexity: u8) -> Result<Self, OpusError> {
+    fn new(codec: Codec) -> Result<Self, OpusError> {
         let rate = codec.rate();
-        // Encoded at the sample rate of the call. The bit rates are transparent for the second codec; `Audio` is closer to
-        // the original than `Voip`, and several times cheaper.
-        let settings = OpusSettings {
-            application: Application::Audio,
-            bitrate_bps: match codec {
-                Codec::Pcmu | Codec::Pcma => 32_000,
-                Codec::G722 | Codec::Opus => 40_000,
-            },
-            // Narrowband audio gains nothing audible from a higher complexity, which costs several times as much.
-            complexity: match codec {
-                Codec::Pcmu | Codec::Pcma => 0,
-                Codec::G722 | Codec::Opus => complexity,
-            },
-            fec_loss_percent: None,
-        };
         let frame = rate.frames_in(FRAME);
         Ok(Self {
             codec,
             decoder: Decoder::new(codec)?,
             concealment: Concealment::new(rate.hz()),
-            encoder: OpusEncoder::new(Layout::mono(rate), settings)?,
+            encoder: None,
+            upsampler: None,
             sound: Vec::with_capacity(6 * frame),
             scratch: Vec::with_capacity(6 * frame),
             next: None,
@@ -281,9 +277,93 @@ impl Transcoder {
         })
     }
 
+    /// Samples of a frame at the rate of the call.
+    fn frame_samples(&self) -> usize {
+        self.codec.rate().frames_in(FRAME)
+    }
+
+    /// A frame as an Opus packet, if that is wanted.
+    fn opus(
+        &mut self,
+        frame: &[i16],
+        wanted: bool,
+        complexity: u8,
+        packet: &mut [u8],
+    ) -> Result<Option<Arc<[u8]>>, OpusError> {
+        if !wanted {
+            self.encoder = None;
+            return Ok(None);
+        }
+        let encoder = match &mut self.encoder {
+            Some(encoder) => encoder,
+            none => none.insert(encoder(self.codec, complexity)?),
+        };
+        let bytes = encoder.encode(frame, packet)?;
+        Ok(packet.get(..bytes).map(Arc::from))
+    }
+
+    /// A frame as samples, if that is wanted.
+    fn pcm(&mut self, frame: &[i16], wanted: bool) -> Option<Arc<Samples>> {
+        if !wanted {
+            self.upsampler = None;
+            return None;
+        }
+        let rate = self.codec.rate();
+        let upsampler = self.upsampler.get_or_insert_with(|| Upsampler::new(rate));
+        upsampler.convert(frame)
+    }
+
     fn conceal(&mut self, samples: usize) {
         self.concealment.conceal(samples, &mut self.sound);
     }
+}
+
+/// Makes frames of the room's rate.
+#[derive(Debug)]
+struct Upsampler {
+    resampler: Option<Resampler>,
+    /// What the resampler holds back at most, and a frame while it is made.
+    sound: Vec<i16>,
+}
+
+impl Upsampler {
+    fn new(rate: SampleRate) -> Self {
+        let room = SampleRate::HZ_48000;
+        Self {
+            resampler: (rate != room).then(|| Resampler::new(Layout::mono(rate), room)),
+            // With this padding there is a frame for each frame.
+            sound: vec![0; room.frames_in(HELD_BACK)],
+        }
+    }
+
+    fn convert(&mut self, frame: &[i16]) -> Option<Arc<Samples>> {
+        let Some(resampler) = &mut self.resampler else {
+            return Some(Arc::new(*frame.first_chunk()?));
+        };
+        resampler.push(frame, &mut self.sound);
+        let converted: Samples = *self.sound.first_chunk()?;
+        self.sound.drain(..converted.len());
+        Some(Arc::new(converted))
+    }
+}
+
+fn encoder(codec: Codec, complexity: u8) -> Result<OpusEncoder, OpusError> {
+    // Encoded at the sample rate of the call. The bit rates are transparent for the second codec; `Audio` is closer to
+    // the original than `Voip`, and several times cheaper.
+    let settings = OpusSettings {
+        application: Application::Audio,
+        bitrate_bps: match codec {
+            Codec::Pcmu | Codec::Pcma => 32_000,
+            Codec::G722 | Codec::Opus => 40_000,
+        },
+        // Narrowband audio gains nothing audible from a higher complexity, which costs several times as much.
+        complexity: match codec {
+            Codec::Pcmu | Codec::Pcma => 0,
+            Codec::G722 | Codec::Opus => complexity,
+        },
+        fec_loss_percent: None,
+    };
+    OpusEncoder::new(Layout::mono(codec.rate()), settings)
 }
 
 /// A duration in timestamp units of the track, wrapping as timestamps do.

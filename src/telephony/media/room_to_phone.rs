@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Codec;
 use super::codec::Encoder;
 use super::dtmf::DtmfSender;
-use super::plc::Concealment;
+use vivavoce_audio::concealment::Concealment;
 use vivavoce_audio::jitter::FRAME;
 use vivavoce_audio::opus::{self, OpusError};
 use vivavoce_audio::{Layout, Resampler, SampleRate};

@@ -322,12 +322,8 @@ impl Session {
     /// Plays a track to the phone.
     pub fn hear(&mut self, sid: &str, identity: &str, audio: TrackAudio) {
         let (identity, sid) = (identity.to_owned(), sid.to_owned());
-        match self.room.add(identity, sid, audio) {
-            Ok(true) => {}
-            Ok(false) => {
-                tracing::warn!("too many tracks in the room: a call does not receive one");
-            }
-            Err(error) => tracing::error!(%error, "cannot create a decoder for a track"),
+        if !self.room.add(identity, sid, audio) {
+            tracing::warn!("too many tracks in the room: a call does not receive one");
         }
     }
 

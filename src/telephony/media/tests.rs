@@ -7,7 +7,7 @@ use super::offer_answer::tests::OFFERS;
 use super::*;
 use vivavoce_audio::opus::{Application, OpusDecoder, OpusEncoder, OpusSettings};
 use vivavoce_audio::{Layout, SampleRate};
-use vivavoce_seams::rooms::link::{Frame, Join, JoinKind, LinkEnd, Listen, Packet, pair};
+use vivavoce_seams::rooms::link::{Frame, Join, JoinKind, LinkEnd, Listen, Packet, Payload, pair};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const ROOM: Layout = Layout::mono(SampleRate::HZ_48000);
@@ -68,7 +68,7 @@ fn speaker(call: &CallMedia, hz: f32) -> tokio::task::AbortHandle {
             let mut packet = vec![0; 1_276];
             let bytes = encoder.encode(&sound, &mut packet).unwrap();
             writer.write(Packet {
-                payload: packet[..bytes].into(),
+                payload: Payload::Opus(packet[..bytes].into()),
                 sequence,
                 timestamp: (sequence * 960) as u32,
                 marker: sequence == 0,
@@ -96,7 +96,9 @@ fn share(frames: &[Frame], hz: f32) -> f32 {
     let mut decoder = OpusDecoder::new(ROOM).unwrap();
     let mut sound = Vec::new();
     for frame in frames {
-        decoder.decode(&frame.payload, &mut sound).unwrap();
+        decoder
+            .decode(frame.opus.as_ref().unwrap(), &mut sound)
+            .unwrap();
     }
     let (mut re, mut im, mut energy) = (0.0, 0.0, 1.0);
     for (n, sample) in sound.iter().enumerate() {

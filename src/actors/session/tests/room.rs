@@ -16,7 +16,7 @@ use vivavoce_audio::{Layout, SampleRate};
 use vivavoce_auth::{Access, Owner};
 use vivavoce_core::party::Party;
 use vivavoce_seams::rooms::link::{
-    Frame, Join, LinkEnd, LinkEvent, Message, Packet, RoomLink, TrackWriter, Woken, pair,
+    Frame, Join, LinkEnd, LinkEvent, Message, Packet, Payload, RoomLink, TrackWriter, Woken, pair,
 };
 use vivavoce_seams::rooms::telephone::{Telephone, attribute};
 use vivavoce_seams::{
@@ -226,7 +226,9 @@ impl Link {
         let mut decoder = OpusDecoder::new(LAYOUT).unwrap();
         let mut samples = Vec::new();
         for (_, frame) in self.frames() {
-            decoder.decode(&frame.payload, &mut samples).unwrap();
+            decoder
+                .decode(frame.opus.as_ref().unwrap(), &mut samples)
+                .unwrap();
         }
         samples
     }
@@ -283,7 +285,7 @@ impl Speaker {
             let mut packet = [0; 1_276];
             let bytes = self.encoder.encode(&samples, &mut packet).unwrap();
             self.track.write(Packet {
-                payload: packet[..bytes].into(),
+                payload: Payload::Opus(packet[..bytes].into()),
                 sequence: self.sequence,
                 timestamp: from as u32,
                 marker: self.sequence == 1,

@@ -18,7 +18,7 @@ use vivavoce_rooms::token::{self, Claims};
 use vivavoce_rooms::{Keys, RoomServer, Settings, Sockets};
 use vivavoce_seams::rooms::link::{
     Ending, Frame, Join, JoinKind, LinkControl, LinkEvent, LinkEvents, Listen, Message, Outgoing,
-    PublishSink, RoomLink, TrackAudio,
+    Payload, PublishSink, RoomLink, TrackAudio,
 };
 
 /// Longer than anything promised takes.
@@ -254,7 +254,8 @@ impl Guest {
             pace.tick().await;
             let text = format!("{} says {}", self.identity, self.said);
             self.publish.push(Frame {
-                payload: text.into_bytes().into(),
+                opus: Some(text.into_bytes().into()),
+                pcm: None,
                 timestamp: self.said * 960,
                 marker: self.said == 0,
                 level: 20,
@@ -272,7 +273,10 @@ impl Guest {
                 let Some(packet) = audio.next().await else {
                     break;
                 };
-                let text = std::str::from_utf8(&packet.payload).unwrap().to_owned();
+                let Payload::Opus(payload) = packet.payload else {
+                    panic!("frames that are encoded arrive encoded");
+                };
+                let text = std::str::from_utf8(&payload).unwrap().to_owned();
                 let number = text.strip_prefix(&format!("{whom} says "));
                 numbers.push(number.unwrap_or_else(|| panic!("{text}")).parse().unwrap());
             }

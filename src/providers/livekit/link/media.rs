@@ -13,7 +13,7 @@ use str0m::rtp::RtpPacket;
 use super::pc::{Arrival, Pc, Polled};
 use super::request::Route;
 use super::session::{Phase, Session};
-use vivavoce_seams::rooms::link::{Ending, LinkEnd, LinkEvent, Listen, Packet};
+use vivavoce_seams::rooms::link::{Ending, LinkEnd, LinkEvent, Listen, Packet, Payload};
 use vivavoce_seams::rooms::view;
 
 /// What a peer connection may yield in one go before anything else has its turn.
@@ -326,7 +326,7 @@ impl Session {
 
 fn received(packet: &RtpPacket, now: Instant) -> Packet {
     Packet {
-        payload: std::sync::Arc::clone(&packet.payload),
+        payload: Payload::Opus(std::sync::Arc::clone(&packet.payload)),
         sequence: *packet.seq_no,
         timestamp: packet.header.timestamp,
         marker: packet.header.marker,

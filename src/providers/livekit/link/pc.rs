@@ -365,7 +365,7 @@ impl Pc {
 
     /// Sends a frame of the published track; `false` when there is none.
     pub fn write(&mut self, frame: Frame, now: Instant) -> bool {
-        let (Some(mid), Some(pt)) = (self.published, self.opus()) else {
+        let (Some(mid), Some(pt), Some(payload)) = (self.published, self.opus(), frame.opus) else {
             return false;
         };
         self.outgoing.sequence += 1;
@@ -382,7 +382,7 @@ impl Pc {
         let sent = self.rtc.guarded(|rtc| {
             let mut api = rtc.direct_api();
             let stream = api.stream_tx_by_mid(mid, None)?;
-            let packet = RtpWrite::new(pt, sequence.into(), time, now, frame.payload);
+            let packet = RtpWrite::new(pt, sequence.into(), time, now, payload);
             stream.write_rtp(packet.marker(frame.marker).ext_vals(extensions));
             // Nothing leaves str0m before it is told the time.
             rtc.handle_input(Input::Timeout(now)).ok()

@@ -1,6 +1,6 @@
 //! The trait of participating in a room: a [`RoomLink`] is one participant, whichever provider has the room. It has three
-//! parts: events of the room, the track to publish, and requests. Audio passes through bounded rings as Opus packets;
-//! encoding, jitter buffer, decoding and mixing belong to `audio` and the session.
+//! parts: events of the room, the track to publish, and requests. Audio passes through bounded rings, as Opus packets or within
+//! this process as samples; encoding, jitter buffer, decoding and mixing belong to `audio` and the session.
 
 mod end;
 mod relay;
@@ -17,7 +17,8 @@ pub use end::{LinkEnd, TrackWriter, Wishes, Woken, pair};
 pub use relay::{Relay, Relayed};
 use ring::Ring;
 
-use vivavoce_audio::jitter::Arrived;
+pub use vivavoce_audio::jitter::Payload;
+use vivavoce_audio::jitter::{Arrived, FRAME};
 use vivavoce_audio::track_receiver::PacketSource;
 use vivavoce_auth::{Principal, Takeover};
 
@@ -351,11 +352,25 @@ impl LinkEvents {
     }
 }
 
-/// One encoded 20 ms frame to be published: Opus, mono.
+/// 20 ms of mono sound at [`CLOCK_HZ`].
+pub type Samples = [i16; FRAME];
+
+/// In which forms the frames of a published track are wanted: none while nobody is there who could hear them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forms {
+    /// As Opus packets.
+    pub opus: bool,
+    /// As samples, which listeners in this process take as they are.
+    pub pcm: bool,
+}
+
+/// One 20 ms frame to be published, mono, in the forms that are [wanted](PublishSink::wanted).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     /// The Opus packet; encoded once, whoever hears it.
-    pub payload: Arc<[u8]>,
+    pub opus: Option<Arc<[u8]>>,
+    /// The samples at [`CLOCK_HZ`].
+    pub pcm: Option<Arc<Samples>>,
     /// Its place on the clock of [`CLOCK_HZ`]; it goes on through silence, in which nothing need be sent.
     pub timestamp: u32,
     /// Whether it is the first after silence.
@@ -377,6 +392,11 @@ impl PublishSink {
         self.shared.push_frame(frame);
     }
 
+    /// How frames are wanted now. In any other form they are lost.
+    pub fn wanted(&self) -> Forms {
+        self.shared.wanted()
+    }
+
     /// Frames that were never sent.
     pub fn dropped(&self) -> u64 {
         self.shared.frames.dropped()
@@ -396,8 +416,8 @@ impl PublishSink {
 /// One received packet of a track, as it came: late, twice, or out of order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    /// An Opus packet.
-    pub payload: Arc<[u8]>,
+    /// Its sound.
+    pub payload: Payload,
     /// The RTP sequence number, extended so that it never wraps.
     pub sequence: u64,
     /// On the clock of [`CLOCK_HZ`], modulo 2³². It goes on through silence (DTX), and jumps where the publisher starts anew.

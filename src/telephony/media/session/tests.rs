@@ -12,7 +12,8 @@ use vivavoce_audio::jitter::{Arrived, JitterBuffer};
 use vivavoce_audio::opus::{Application, MAX_FRAME_PACKET, OpusEncoder, OpusSettings};
 use vivavoce_audio::{Layout, SampleRate};
 use vivavoce_seams::rooms::link::{
-    Frame, Join, JoinKind, LinkEnd, Listen, Packet, RoomLink, TrackWriter, Woken, pair,
+    Forms, Frame, Join, JoinKind, LinkEnd, Listen, Packet, Payload, RoomLink, TrackWriter, Woken,
+    pair,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -244,7 +245,7 @@ impl Speaker {
         let mut packet = vec![0; MAX_FRAME_PACKET];
         let bytes = self.encoder.encode(&sound, &mut packet).unwrap();
         self.writer.write(Packet {
-            payload: packet[..bytes].into(),
+            payload: Payload::Opus(packet[..bytes].into()),
             sequence: self.sequence,
             timestamp: self.sequence as u32 * 960,
             marker: self.sequence == 0,
@@ -273,7 +274,9 @@ fn decoded(frames: &[Frame]) -> Vec<i16> {
         vivavoce_audio::opus::OpusDecoder::new(Layout::mono(SampleRate::HZ_48000)).unwrap();
     let mut sound = Vec::new();
     for frame in frames {
-        decoder.decode(&frame.payload, &mut sound).unwrap();
+        decoder
+            .decode(frame.opus.as_ref().unwrap(), &mut sound)
+            .unwrap();
     }
     sound
 }
@@ -314,6 +317,35 @@ fn a_tone_on_the_telephone_is_heard_in_the_room_in_every_codec() {
         );
         assert_eq!(stage.events(), [MediaEvent::FirstPacket]);
         assert_eq!(stage.session.report().lost_in, 0);
+    }
+}
+
+/// Encoded is what somebody needs encoded, and samples are what somebody in this process takes.
+#[test]
+fn frames_have_the_forms_that_the_room_wants() {
+    for codec in Codec::ALL {
+        let mut stage = Stage::new(codec);
+        for (opus, pcm) in [(false, true), (true, true), (true, false), (false, false)] {
+            stage.frames.want(Forms { opus, pcm });
+            let frames = say_and_collect(&mut stage, 700.0, 100);
+            assert_eq!(frames.len(), 100);
+            assert!(frames.iter().all(|frame| frame.opus.is_some() == opus));
+            assert!(frames.iter().all(|frame| frame.pcm.is_some() == pcm));
+            assert!(steps(&frames).iter().all(|step| *step == 960));
+            // Who speaks is seen, whoever hears it.
+            assert!((13..=17).contains(&frames[50].level));
+            if opus {
+                let share = purity(&decoded(&frames)[9_600..], 48_000, 700.0);
+                assert!(share > 0.95, "{codec:?}: {share}");
+            }
+            if pcm {
+                let pcm = frames
+                    .iter()
+                    .flat_map(|frame| **frame.pcm.as_ref().unwrap());
+                let share = purity(&pcm.skip(9_600).collect::<Vec<_>>(), 48_000, 700.0);
+                assert!(share > 0.95, "{codec:?}: {share}");
+            }
+        }
     }
 }
 
@@ -1046,7 +1078,7 @@ fn jitter_of_the_network_reaches_the_room_as_such_and_is_evened_out_there() {
         })
         .collect();
     arrivals.sort_by_key(|(at, _)| *at);
-    let mut jitter = JitterBuffer::new().unwrap();
+    let mut jitter = JitterBuffer::default();
     let (mut sound, mut frame, mut due) = (Vec::new(), [0; ROOM_FRAME], start);
     let mut sequence = 0;
     for (at, packet) in arrivals {
@@ -1062,7 +1094,7 @@ fn jitter_of_the_network_reaches_the_room_as_such_and_is_evened_out_there() {
             jitter.push(Arrived {
                 sequence,
                 timestamp: frame.timestamp,
-                payload: frame.payload,
+                payload: Payload::Opus(frame.opus.unwrap()),
                 at,
                 level: Some(frame.level),
             });
@@ -1353,7 +1385,7 @@ impl Pair {
         }
         for frame in self.one.frames() {
             self.track.write(Packet {
-                payload: frame.payload,
+                payload: Payload::Opus(frame.opus.unwrap()),
                 sequence: self.sequence,
                 timestamp: frame.timestamp,
                 marker: frame.marker,

@@ -8,9 +8,9 @@ use tokio::sync::{Notify, mpsc};
 
 use super::ring::Ring;
 use super::{
-    Ending, Frame, Join, LinkControl, LinkEvent, LinkEvents, Listen, MESSAGE_BYTES, Outgoing,
-    Packet, PublishSink, Relay, RoomLink, SendError, TrackAudio, UNREAD_BYTES, WAITING_BYTES,
-    WAITING_EVENTS, WAITING_FRAMES, WAITING_PACKETS,
+    Ending, Forms, Frame, Join, LinkControl, LinkEvent, LinkEvents, Listen, MESSAGE_BYTES,
+    Outgoing, Packet, PublishSink, Relay, RoomLink, SendError, TrackAudio, UNREAD_BYTES,
+    WAITING_BYTES, WAITING_EVENTS, WAITING_FRAMES, WAITING_PACKETS,
 };
 
 /// What a link wants, as it is now.
@@ -40,6 +40,9 @@ type Wake = Box<dyn Fn(Woken) + Send + Sync>;
 /// What both ends hold.
 pub(super) struct Shared {
     pub(super) frames: Ring<Frame>,
+    /// See [`Forms`].
+    opus: AtomicBool,
+    pcm: AtomicBool,
     messages: Mutex<Messages>,
     wishes: Mutex<Wishes>,
     relays: Mutex<Relays>,
@@ -89,6 +92,13 @@ impl Shared {
         }
         self.frames.push(frame);
         self.wake_media();
+    }
+
+    pub(super) fn wanted(&self) -> Forms {
+        Forms {
+            opus: self.opus.load(Ordering::Acquire),
+            pcm: self.pcm.load(Ordering::Acquire),
+        }
     }
 
     pub(super) fn accept_relayed(&self, relay: Weak<dyn Relay>) {
@@ -156,6 +166,8 @@ pub fn pair(join: &Join, wake: impl Fn(Woken) + Send + Sync + 'static) -> (RoomL
     };
     let shared = Arc::new(Shared {
         frames: Ring::new(WAITING_FRAMES),
+        opus: AtomicBool::new(true),
+        pcm: AtomicBool::new(false),
         messages: Mutex::default(),
         wishes: Mutex::new(wishes),
         relays: Mutex::default(),
@@ -213,6 +225,12 @@ impl LinkEnd {
     /// The next frame to be sent.
     pub fn next_frame(&self) -> Option<Frame> {
         self.0.shared.frames.pop()
+    }
+
+    /// How frames are wanted from now on: as Opus, until this says otherwise.
+    pub fn want(&self, wanted: Forms) {
+        self.0.shared.opus.store(wanted.opus, Ordering::Release);
+        self.0.shared.pcm.store(wanted.pcm, Ordering::Release);
     }
 
     /// Where the participant takes what is relayed.

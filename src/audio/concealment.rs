@@ -1,5 +1,5 @@
-//! Packet loss concealment for codecs without one of their own: the last pitch period is repeated and faded out (after
-//! ITU-T G.711 appendix I, simplified). `reorder` detects the losses.
+//! Packet loss concealment for sound whose codec has none of its own: the last pitch period is repeated and faded out (after
+//! ITU-T G.711 appendix I, simplified). The caller detects the losses.
 
 /// As fractions of a second: the history that is kept, …
 const REMEMBERED: usize = 25;
@@ -21,6 +21,8 @@ pub struct Concealment {
     past: Vec<i16>,
     /// Samples concealed since the last received one, and the period they repeat.
     made_up: usize,
+    /// Whether the next audio does not continue the last received one.
+    broken_off: bool,
     period: usize,
 }
 
@@ -32,13 +34,14 @@ impl Concealment {
             rate_hz,
             past: Vec::with_capacity(2 * rate_hz / REMEMBERED),
             made_up: 0,
+            broken_off: false,
             period: rate_hz / LONGEST,
         }
     }
 
-    /// Takes received audio. After a loss, its beginning is cross-faded with the concealment.
+    /// Takes received audio. After a loss or a break, its beginning is cross-faded with the concealment.
     pub fn heard(&mut self, sound: &mut [i16]) {
-        if self.made_up > 0 {
+        if std::mem::take(&mut self.broken_off) || self.made_up > 0 {
             let length = (self.rate_hz / JOINT).min(sound.len());
             for n in 0..length {
                 let share = n as f32 / length as f32;
@@ -66,6 +69,14 @@ impl Concealment {
         self.made_up += length;
     }
 
+    /// The next audio does not continue what was received, although nothing was lost.
+    pub fn break_off(&mut self) {
+        if self.made_up == 0 {
+            self.period = self.find_period();
+        }
+        self.broken_off = true;
+    }
+
     /// Whether what is concealed next is more than silence.
     pub const fn is_audible(&self) -> bool {
         self.made_up < FADE_TO_MS * self.rate_hz / 1_000
@@ -75,6 +86,7 @@ impl Concealment {
     pub fn forget(&mut self) {
         self.past.clear();
         self.made_up = 0;
+        self.broken_off = false;
     }
 
     /// The `n`th sample after the last received one.
