@@ -1,6 +1,10 @@
 //! Packet loss concealment for sound whose codec has none of its own: the last pitch period is repeated and faded out (after
 //! ITU-T G.711 appendix I, simplified). The caller detects the losses.
 
+use std::ops::RangeInclusive;
+
+/// The rate at which the pitch is looked for at first.
+const ROUGH_HZ: usize = 8_000;
 /// As fractions of a second: the history that is kept, …
 const REMEMBERED: usize = 25;
 /// … the shortest and the longest pitch period (400 and 66 Hz), …
@@ -99,19 +103,42 @@ impl Concealment {
         (f32::from(sample.unwrap_or(0)) * left / (fade_to - fade_from) as f32) as i16
     }
 
-    /// The pitch period, by normalised correlation.
+    /// The pitch period, by normalised correlation: at higher rates roughly at first, and then exactly near the best.
     fn find_period(&self) -> usize {
         let (shortest, longest) = (self.rate_hz / SHORTEST, self.rate_hz / LONGEST);
-        let compared = self.rate_hz / COMPARED;
-        let Some(start) = self.past.len().checked_sub(compared) else {
-            return longest;
-        };
-        let end = self.past.get(start..).unwrap_or_default();
+        let step = (self.rate_hz / ROUGH_HZ).max(1);
+        if step == 1 {
+            return self
+                .best(&self.past, 1, shortest..=longest)
+                .unwrap_or(longest);
+        }
+        let means: Vec<i16> = self
+            .past
+            .rchunks_exact(step)
+            .rev()
+            .map(|part| {
+                (part.iter().map(|sample| i32::from(*sample)).sum::<i32>() / step as i32) as i16
+            })
+            .collect();
+        let rough = self.best(&means, step, shortest / step..=longest / step);
+        rough.map_or(longest, |rough| {
+            let near = rough * step;
+            let (from, to) = (
+                near.saturating_sub(step).max(shortest),
+                (near + step).min(longest),
+            );
+            self.best(&self.past, 1, from..=to).unwrap_or(near)
+        })
+    }
+
+    /// The period within this range after which the last of this audio, of which each sample stands for `step`, is most like
+    /// itself.
+    fn best(&self, past: &[i16], step: usize, periods: RangeInclusive<usize>) -> Option<usize> {
+        let compared = self.rate_hz / COMPARED / step;
+        let start = past.len().checked_sub(compared)?;
+        let end = past.get(start..).unwrap_or_default();
         let alike = |period: usize| {
-            let before = self
-                .past
-                .get(start.checked_sub(period)?..)?
-                .get(..compared)?;
+            let before = past.get(start.checked_sub(period)?..)?.get(..compared)?;
             let (mut product, mut energy) = (0.0_f32, 1.0_f32);
             for (a, b) in end.iter().zip(before) {
                 product += f32::from(*a) * f32::from(*b);
@@ -119,9 +146,8 @@ impl Concealment {
             }
             Some((period, product / energy.sqrt()))
         };
-        let periods = (shortest..=longest).filter_map(alike);
-        let best = periods.max_by(|a, b| a.1.total_cmp(&b.1));
-        best.map_or(longest, |(period, _)| period)
+        let best = periods.filter_map(alike).max_by(|a, b| a.1.total_cmp(&b.1));
+        best.map(|(period, _)| period)
     }
 }
 
@@ -138,6 +164,25 @@ mod tests {
 
     fn energy(sound: &[i16]) -> f32 {
         sound.iter().map(|s| f32::from(*s).powi(2)).sum::<f32>() / sound.len() as f32
+    }
+
+    #[test]
+    fn the_period_is_found_at_any_rate() {
+        for rate in [8_000, 16_000, 48_000] {
+            for hz in [75.0, 100.0, 150.0, 237.0, 390.0] {
+                let mut concealment = Concealment::new(rate);
+                let sample = |n: u32| {
+                    let phase = TAU * hz * n as f32 / rate as f32;
+                    (6_000.0 * phase.sin() + 3_000.0 * (2.0 * phase).sin()) as i16
+                };
+                concealment.heard(&mut (0..rate / 10).map(sample).collect::<Vec<_>>());
+                let period = concealment.find_period() as f32;
+                // Or of several periods.
+                let periods = (period * hz / rate as f32).round();
+                let error = (period - periods * rate as f32 / hz).abs();
+                assert!(periods >= 1.0 && error <= 1.0, "{rate}, {hz}: {period}");
+            }
+        }
     }
 
     #[test]

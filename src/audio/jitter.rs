@@ -50,6 +50,8 @@ const FADE_TO: usize = 120 * MS as usize;
 const RISE: usize = UNIT;
 /// The cross-fade from concealment to a voice that does not continue it.
 const JOINT: usize = 2 * UNIT;
+/// Packets of samples that concealment goes by: 40 ms.
+const PAST: usize = 2;
 /// Beyond this a packet does not belong to the stream before it: the publisher has restarted.
 const STRANGE: i64 = 2_000 * MS;
 /// The same in sequence numbers.
@@ -107,14 +109,46 @@ impl Payload {
 #[derive(Debug)]
 enum Decoder {
     Opus(OpusDecoder),
-    Pcm(Concealment),
+    Pcm(PcmDecoder),
+}
+
+/// Samples need no decoder. The last of them are kept, so that they can be continued.
+#[derive(Debug, Default)]
+struct PcmDecoder {
+    past: VecDeque<Arc<[i16; FRAME]>>,
+    /// From a loss or a break until the next packet.
+    concealment: Option<Concealment>,
+}
+
+impl PcmDecoder {
+    fn decode(&mut self, samples: &Arc<[i16; FRAME]>, sound: &mut Vec<i16>) {
+        let start = sound.len();
+        sound.extend_from_slice(samples.as_slice());
+        if let Some(mut concealment) = self.concealment.take() {
+            concealment.heard(&mut sound[start..]);
+        }
+        if self.past.len() == PAST {
+            self.past.pop_front();
+        }
+        self.past.push_back(Arc::clone(samples));
+    }
+
+    fn concealment(&mut self) -> &mut Concealment {
+        self.concealment.get_or_insert_with(|| {
+            let mut concealment = Concealment::new(SampleRate::HZ_48000.hz());
+            for samples in &self.past {
+                concealment.heard(&mut samples.to_vec());
+            }
+            concealment
+        })
+    }
 }
 
 impl Decoder {
     fn new(payload: &Payload) -> Result<Self, OpusError> {
         Ok(match payload {
             Payload::Opus(_) => Self::Opus(decoder()?),
-            Payload::Pcm(_) => Self::Pcm(Concealment::new(SampleRate::HZ_48000.hz())),
+            Payload::Pcm(_) => Self::Pcm(PcmDecoder::default()),
         })
     }
 
@@ -129,10 +163,8 @@ impl Decoder {
     fn decode(&mut self, payload: &Payload, sound: &mut Vec<i16>) -> Result<(), OpusError> {
         match (self, payload) {
             (Self::Opus(decoder), Payload::Opus(packet)) => decoder.decode(packet, sound),
-            (Self::Pcm(concealment), Payload::Pcm(samples)) => {
-                let start = sound.len();
-                sound.extend_from_slice(samples.as_slice());
-                concealment.heard(&mut sound[start..]);
+            (Self::Pcm(decoder), Payload::Pcm(samples)) => {
+                decoder.decode(samples, sound);
                 Ok(())
             }
             // See `takes`.
@@ -147,7 +179,7 @@ impl Decoder {
                 let units = length.div_ceil(UNIT) as u32;
                 let _ = decoder.conceal(units * Duration::from_micros(2_500), sound);
             }
-            Self::Pcm(concealment) => concealment.conceal(length, sound),
+            Self::Pcm(decoder) => decoder.concealment().conceal(length, sound),
         }
     }
 }
@@ -275,7 +307,7 @@ impl Default for JitterBuffer {
             newest: None,
             stranger: None,
             next: None,
-            ready: Vec::with_capacity(8 * FRAME),
+            ready: Vec::with_capacity(2 * FRAME),
             tail: Heard::Silence,
             made_up: FADE_TO,
             stretched: 0,
@@ -639,7 +671,7 @@ impl JitterBuffer {
         if (self.disjoint || changes) && self.made_up < FADE_TO {
             match &mut self.decoder {
                 // It fades over by itself.
-                Some(Decoder::Pcm(concealment)) if !changes => concealment.break_off(),
+                Some(Decoder::Pcm(decoder)) if !changes => decoder.concealment().break_off(),
                 Some(decoder) => decoder.conceal(JOINT, &mut self.before),
                 None => self.before.resize(JOINT, 0),
             }

@@ -84,8 +84,10 @@ impl Wish {
 pub struct Adapting {
     looked_at: Option<Instant>,
     patience: Patience,
-    /// Since when something is worse than it was wanted.
+    /// Since when something is worse than it was wanted and may rise.
     short: Option<Instant>,
+    /// Whether it was not allowed to rise before.
+    rested: bool,
 }
 
 /// Who watches, by encoding: the highest quality that anybody needs.
@@ -579,18 +581,25 @@ impl Steps {
 
 impl Adapting {
     /// How far the path is filled up now, in bits per second: enough for the next step, for some time of each period in which
-    /// something is missing and may rise.
+    /// something is missing and may rise: the last, or the first where it has rested, and the path may have become wider since.
     fn filled(&mut self, steps: &Steps, may_rise: bool, now: Instant) -> u64 {
         let Some(next) = steps.next.filter(|_| may_rise) else {
             self.short = None;
+            self.rested = steps.next.is_some();
             return 0;
         };
         let since = *self.short.get_or_insert(now);
         let phase = now.saturating_duration_since(since).as_millis() % FILLED_EACH.as_millis();
-        if phase + FILLED.as_millis() < FILLED_EACH.as_millis() {
-            return 0;
+        let is_filled = if self.rested {
+            phase < FILLED.as_millis()
+        } else {
+            phase + FILLED.as_millis() >= FILLED_EACH.as_millis()
+        };
+        if is_filled {
+            steps.given + next + next / 4
+        } else {
+            0
         }
-        steps.given + next + next / 4
     }
 }
 
@@ -636,6 +645,12 @@ mod tests {
         assert_eq!(filled.count(), 40);
         let later = start + Duration::from_secs(7);
         assert_eq!(adapting.filled(&steps, false, later), 0);
+        // The rest is over.
+        for (ms, filled) in [(0, true), (1_999, true), (2_000, false), (8_000, true)] {
+            let now = later + Duration::from_millis(ms);
+            assert_eq!(adapting.filled(&steps, true, now) > 0, filled, "{ms}");
+        }
         assert_eq!(adapting.filled(&Steps::default(), true, later), 0);
+        assert_eq!(adapting.filled(&steps, true, later), 0);
     }
 }

@@ -19,7 +19,7 @@ const ROOM_SHARE: u64 = 7;
 const EXCESS_SHARE: u64 = 12;
 /// Nothing rises for so long after a step down, at first and at most.
 const FIRST_REST: Duration = Duration::from_secs(3);
-const LONGEST_REST: Duration = Duration::from_secs(24);
+const LONGEST_REST: Duration = Duration::from_secs(12);
 /// A step down so soon after one up shows that it was wrong.
 const RECENT: Duration = Duration::from_secs(10);
 
@@ -218,7 +218,7 @@ mod tests {
             rests.push(rest.unwrap());
             now += 2 + rest.unwrap();
         }
-        assert_eq!(rests, [6, 12, 24, 24, 24]);
+        assert_eq!(rests, [6, 12, 12, 12, 12]);
         patience.raised(at(now));
         patience.lowered(at(now + 60));
         assert!(patience.may_rise(at(now + 63)));

@@ -131,6 +131,8 @@ const BETWEEN_WORDS: Duration = Duration::from_millis(60);
 const BEFORE_TURN: Duration = Duration::from_millis(500);
 /// What is kept of speech without such a model: as long as anything that is no turn of its own, and enough to know a voice by.
 const STRETCH: Duration = Duration::from_secs(1);
+/// By how much the room for it grows.
+const GROWTH: Duration = Duration::from_millis(250);
 /// Silence after which the sound of a turn is not needed any more.
 const AFTER_TURN: Duration = Duration::from_secs(6);
 
@@ -719,6 +721,11 @@ impl RecentSound {
         // Room is made first: otherwise it would grow to twice of what is needed.
         let excess = (self.samples.len() + samples.len()).saturating_sub(needed);
         self.samples.drain(..excess);
+        if self.samples.capacity() < self.samples.len() + samples.len() {
+            // In steps, and to exactly what is needed in the end: doubling would take up to twice of it.
+            let step = TURN_RATE.frames_in(GROWTH);
+            self.samples.reserve_exact(samples.len().max(step));
+        }
         self.samples.extend(samples);
         if nobody_speaks && self.samples.capacity() > 4 * self.samples.len() {
             self.samples.shrink_to_fit();
@@ -757,6 +764,11 @@ mod tests {
     fn the_sound_of_a_turn_is_bounded_and_forgotten_after_it() {
         let mut recent = RecentSound::default();
         let second: Vec<i16> = (0..16_000).collect();
+        for frame in second.chunks(320).cycle().take(200) {
+            recent.push(frame, true, STRETCH);
+        }
+        assert!(recent.samples.capacity() <= TURN_RATE.frames_in(STRETCH));
+        let mut recent = RecentSound::default();
         for _ in 0..20 {
             recent.push(&second, true, TURN_SOUND);
         }

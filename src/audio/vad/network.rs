@@ -9,6 +9,7 @@ mod weights;
 use std::cell::RefCell;
 use std::sync::{Arc, LazyLock};
 
+use multiversion::multiversion;
 use vivavoce_fft::{Complex32, Fft};
 
 use super::{FRAME, Score};
@@ -86,16 +87,24 @@ impl Network {
         }
         self.before.copy_from_slice(&samples[FRAME..]);
         let (windowed, padding) = bench.spectrum.split_at_mut(WINDOW / 2);
-        let emphasised = |n: usize| {
-            let sample = f32::from(samples[n + 1]) - PRE_EMPHASIS * f32::from(samples[n]);
-            sample * TABLES.window[n]
-        };
-        for (n, pair) in windowed.iter_mut().enumerate() {
-            *pair = Complex32::new(emphasised(2 * n), emphasised(2 * n + 1));
+        let tables = &*TABLES;
+        let mut emphasised = [0.0; WINDOW];
+        emphasise(&samples, &tables.window, &mut emphasised);
+        for (pair, [even, odd]) in windowed.iter_mut().zip(emphasised.as_chunks().0) {
+            *pair = Complex32::new(*even, *odd);
         }
         padding.fill(Complex32::default());
-        let transform = &TABLES.transform;
+        let transform = &tables.transform;
         transform.process_with_scratch(&mut bench.spectrum, &mut bench.scratch);
+    }
+}
+
+/// The samples behind a filter that raises high frequencies, within the window.
+#[multiversion(targets("x86_64+avx2"))]
+fn emphasise(samples: &[i16; WINDOW + 1], window: &[f32; WINDOW], emphasised: &mut [f32; WINDOW]) {
+    for n in 0..WINDOW {
+        let sample = f32::from(samples[n + 1]) - PRE_EMPHASIS * f32::from(samples[n]);
+        emphasised[n] = sample * window[n];
     }
 }
 

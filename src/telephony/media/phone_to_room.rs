@@ -9,6 +9,7 @@ use super::Codec;
 use super::codec::Decoder;
 use super::listening::Listener;
 use vivavoce_audio::concealment::Concealment;
+use vivavoce_audio::jitter::FRAME as ROOM_FRAME;
 use vivavoce_audio::opus::{
     Application, FRAME, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings,
 };
@@ -338,12 +339,12 @@ impl Upsampler {
 
     fn convert(&mut self, frame: &[i16]) -> Option<Arc<Samples>> {
         let Some(resampler) = &mut self.resampler else {
-            return Some(Arc::new(*frame.first_chunk()?));
+            return Arc::<[i16]>::from(frame).try_into().ok();
         };
         resampler.push(frame, &mut self.sound);
-        let converted: Samples = *self.sound.first_chunk()?;
-        self.sound.drain(..converted.len());
-        Some(Arc::new(converted))
+        let converted = Arc::<[i16]>::from(self.sound.first_chunk::<ROOM_FRAME>()?.as_slice());
+        self.sound.drain(..ROOM_FRAME);
+        converted.try_into().ok()
     }
 }
 
