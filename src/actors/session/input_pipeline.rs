@@ -723,7 +723,7 @@ impl RecentSound {
         self.samples.drain(..excess);
         if self.samples.capacity() < self.samples.len() + samples.len() {
             // In steps, and to exactly what is needed in the end: doubling would take up to twice of it.
-            let step = TURN_RATE.frames_in(GROWTH);
+            let step = TURN_RATE.frames_in(GROWTH).min(needed - self.samples.len());
             self.samples.reserve_exact(samples.len().max(step));
         }
         self.samples.extend(samples);
