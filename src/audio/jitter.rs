@@ -76,13 +76,16 @@ pub struct Arrived {
     pub level: Option<u8>,
 }
 
+/// 20 ms of mono sound at 48 kHz.
+pub type Samples = [i16; FRAME];
+
 /// The sound of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Payload {
     /// An Opus packet; anything else is counted and dropped.
     Opus(Arc<[u8]>),
     /// 20 ms of samples: a publisher in this process need not encode for a listener in it.
-    Pcm(Arc<[i16; FRAME]>),
+    Pcm(Arc<Samples>),
 }
 
 impl Payload {
@@ -115,13 +118,13 @@ enum Decoder {
 /// Samples need no decoder. The last of them are kept, so that they can be continued.
 #[derive(Debug, Default)]
 struct PcmDecoder {
-    past: VecDeque<Arc<[i16; FRAME]>>,
+    past: VecDeque<Arc<Samples>>,
     /// From a loss or a break until the next packet.
     concealment: Option<Concealment>,
 }
 
 impl PcmDecoder {
-    fn decode(&mut self, samples: &Arc<[i16; FRAME]>, sound: &mut Vec<i16>) {
+    fn decode(&mut self, samples: &Arc<Samples>, sound: &mut Vec<i16>) {
         let start = sound.len();
         sound.extend_from_slice(samples.as_slice());
         if let Some(mut concealment) = self.concealment.take() {

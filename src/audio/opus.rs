@@ -1,6 +1,7 @@
 //! Opus (RFC 6716) over libopus: an encoder of 20 ms frames, and a decoder with concealment. Which packets were lost is
 //! known to the jitter buffer; [`super::ogg`] is the container.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::format::{Channels, Layout, SampleRate};
@@ -177,6 +178,41 @@ impl OpusEncoder {
             });
         }
         Ok(self.encoder.encode(frame, packet)?)
+    }
+}
+
+/// An encoder of frames that exists only while they are needed: it is most of what a stream takes.
+#[derive(Debug)]
+pub struct OccasionalEncoder {
+    layout: Layout,
+    settings: OpusSettings,
+    encoder: Option<OpusEncoder>,
+    packet: Vec<u8>,
+}
+
+impl OccasionalEncoder {
+    /// For frames of this layout.
+    pub fn new(layout: Layout, settings: OpusSettings) -> Self {
+        Self {
+            layout,
+            settings,
+            encoder: None,
+            packet: vec![0; MAX_FRAME_PACKET],
+        }
+    }
+
+    /// The packet of a frame where that is needed; else the encoder goes until one is.
+    pub fn encode(&mut self, frame: &[i16], needed: bool) -> Result<Option<Arc<[u8]>>, OpusError> {
+        if !needed {
+            self.encoder = None;
+            return Ok(None);
+        }
+        let encoder = match &mut self.encoder {
+            Some(encoder) => encoder,
+            none => none.insert(OpusEncoder::new(self.layout, self.settings)?),
+        };
+        let bytes = encoder.encode(frame, &mut self.packet)?;
+        Ok(self.packet.get(..bytes).map(Arc::from))
     }
 }
 

@@ -24,6 +24,8 @@ use super::format::{Layout, SampleRate};
 use super::pcm::{Pcm, saturate};
 use super::window::kaiser;
 
+/// At most so much is held back: with as much silence before its output there is a frame for each frame.
+pub const HELD_BACK: Duration = Duration::from_millis(2);
 /// The length of the filter in frames of the lower rate. Together with [`CUTOFF`] and [`KAISER_BETA`] it is the
 /// shortest multiple of [`LANES`] that achieves 80 dB at 0.60 and 1 dB at 0.40; the other two were found by searching
 /// for the most rejection at 0.15 dB of loss.

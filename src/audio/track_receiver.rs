@@ -444,13 +444,13 @@ fn choose_of_one<S>(tracks: &[Track<S>], chosen: &mut [bool]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::jitter::Payload;
     use std::cell::RefCell;
     use std::collections::{BTreeSet, VecDeque};
     use std::f32::consts::TAU;
     use std::rc::Rc;
 
     use super::super::format::{Layout, SampleRate};
+    use super::super::jitter::Payload;
     use super::super::opus::{MAX_FRAME_PACKET, OpusEncoder, OpusSettings};
     use super::*;
 

@@ -171,7 +171,7 @@ impl Sfu {
             let Some(participant) = self.participants.get_mut(key) else {
                 continue;
             };
-            // Whoever is forwarded is heard in other rooms, too.
+            // Nobody knows here who takes what in the other rooms.
             let is_forwarded = !participant.forwarded.is_empty();
             let own = usize::from(takes_pcm(participant));
             if let Link::Local(local) = &mut participant.link {
@@ -190,6 +190,7 @@ impl Sfu {
         let Link::Local(to) = &self.participants.get(&to)?.link else {
             return None;
         };
+        // Whoever is forwarded is heard in other rooms, too.
         if !from.forwarded.is_empty() {
             return None;
         }

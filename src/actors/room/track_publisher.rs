@@ -1,6 +1,5 @@
 //! Publishes a session's speech in its room: makes what the player sends the frames of one track, encoded while somebody is in
-//! the room who needs that. The player
-//! paces it; nothing is queued here, so that speech that has been cut is not heard.
+//! the room who needs that. The player paces it; nothing is queued here, so that speech that has been cut is not heard.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,9 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use vivavoce_audio::opus::{
-    Application, FRAME, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings,
-};
+use vivavoce_audio::opus::{Application, FRAME, OccasionalEncoder, OpusError, OpusSettings};
 use vivavoce_audio::pcm::level_dbov;
 use vivavoce_audio::{Layout, SampleRate};
 use vivavoce_seams::rooms::link::{CLOCK_HZ, Forms, Frame, PublishSink, Samples};
@@ -45,10 +42,7 @@ struct Inner {
 
 /// Encodes and timestamps frames.
 struct Frames {
-    complexity: u8,
-    /// `None` while nobody needs encoded frames.
-    encoder: Option<OpusEncoder>,
-    packet: Vec<u8>,
+    encoder: OccasionalEncoder,
     /// RTP timestamp of the next frame, and when it is due if there is no silence in between.
     timestamp: u32,
     due: Option<Instant>,
@@ -59,10 +53,14 @@ struct Frames {
 impl TrackPublisher {
     /// A publisher for this track. `complexity` is the encoder's, 0 (cheap) to 10.
     pub fn new(publish: PublishSink, complexity: u8) -> Self {
-        let frames = Frames {
+        let settings = OpusSettings {
+            application: Application::Voip,
+            bitrate_bps: BITRATE_BPS,
             complexity,
-            encoder: None,
-            packet: vec![0; MAX_FRAME_PACKET],
+            fec_loss_percent: Some(EXPECTED_LOSS_PERCENT),
+        };
+        let frames = Frames {
+            encoder: OccasionalEncoder::new(LAYOUT, settings),
             timestamp: fastrand::u32(..),
             due: None,
             marker: true,
@@ -165,14 +163,8 @@ impl Frames {
         for (to, from) in whole.iter_mut().zip(samples) {
             *to = *from;
         }
-        let opus = if wanted.opus {
-            Some(self.encode(&whole)?)
-        } else {
-            self.encoder = None;
-            None
-        };
         let frame = Frame {
-            opus,
+            opus: self.encoder.encode(&whole, wanted.opus)?,
             pcm: wanted.pcm.then(|| Arc::new(whole)),
             timestamp: self.timestamp,
             marker: std::mem::take(&mut self.marker),
@@ -180,21 +172,6 @@ impl Frames {
         };
         self.timestamp = self.timestamp.wrapping_add(clock(FRAME));
         Ok(frame)
-    }
-
-    fn encode(&mut self, samples: &[i16]) -> Result<Arc<[u8]>, OpusError> {
-        let settings = OpusSettings {
-            application: Application::Voip,
-            bitrate_bps: BITRATE_BPS,
-            complexity: self.complexity,
-            fec_loss_percent: Some(EXPECTED_LOSS_PERCENT),
-        };
-        let encoder = match &mut self.encoder {
-            Some(encoder) => encoder,
-            none => none.insert(OpusEncoder::new(LAYOUT, settings)?),
-        };
-        let bytes = encoder.encode(samples, &mut self.packet)?;
-        Ok(self.packet.get(..bytes).unwrap_or_default().into())
     }
 
     /// As long as a frame of silence.

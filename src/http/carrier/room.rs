@@ -16,6 +16,7 @@ use vivavoce_actors::room::{LAYOUT, TrackPublisher};
 use vivavoce_agents::Line;
 use vivavoce_audio::g711::Law;
 use vivavoce_audio::jitter::FRAME as ROOM_FRAME;
+use vivavoce_audio::resample::HELD_BACK;
 use vivavoce_audio::track_receiver::TrackReceiver;
 use vivavoce_audio::{Layout, Resampler, SampleRate, linear16, opus};
 use vivavoce_auth::Access;
@@ -38,8 +39,6 @@ const CATCH_UP: usize = 15 * ROOM_FRAME;
 const PAUSE: u32 = 15;
 /// After so many frames of silence nothing is sent to the carrier, which plays silence by itself.
 const SILENT_FRAMES: u32 = 10;
-/// Delay of the resampler.
-const HELD_BACK: Duration = Duration::from_millis(2);
 /// What is passed on of what the answer document gave to a call.
 const MAX_PARAMETERS: usize = 32;
 const MAX_PARAMETER_BYTES: usize = 1_024;

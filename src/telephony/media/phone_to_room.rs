@@ -10,10 +10,9 @@ use super::codec::Decoder;
 use super::listening::Listener;
 use vivavoce_audio::concealment::Concealment;
 use vivavoce_audio::jitter::FRAME as ROOM_FRAME;
-use vivavoce_audio::opus::{
-    Application, FRAME, MAX_FRAME_PACKET, OpusEncoder, OpusError, OpusSettings,
-};
+use vivavoce_audio::opus::{Application, FRAME, OccasionalEncoder, OpusError, OpusSettings};
 use vivavoce_audio::pcm::level_dbov;
+use vivavoce_audio::resample::HELD_BACK;
 use vivavoce_audio::{Layout, Resampler, SampleRate};
 use vivavoce_core::token_bucket::TokenBucket;
 use vivavoce_seams::rooms::link::{CLOCK_HZ, Frame, PublishSink, Relay, Samples};
@@ -30,8 +29,6 @@ const HANG_OVER: u32 = 15;
 /// that over time is an attack on the media thread, which other calls share.
 const MOST_MS_PER_SECOND: u32 = 2_000;
 const MOST_MS_AT_ONCE: u32 = 3_000;
-/// Delay of the resampler.
-const HELD_BACK: Duration = Duration::from_millis(2);
 /// Timestamp units of a 20 ms frame.
 const FRAME_TICKS: u32 = CLOCK_HZ / 50;
 
@@ -46,7 +43,6 @@ pub struct RxPipeline {
     /// Timestamp of the next frame.
     timestamp: u32,
     marker: bool,
-    packet: Vec<u8>,
     allowance: TokenBucket,
     /// Hears who answers.
     listener: Option<Box<Listener>>,
@@ -58,8 +54,7 @@ struct Transcoder {
     codec: Codec,
     decoder: Decoder,
     concealment: Concealment,
-    /// `None` while the room does not want that form: an encoder is most of what a call takes.
-    encoder: Option<OpusEncoder>,
+    encoder: OccasionalEncoder,
     upsampler: Option<Upsampler>,
     /// Less than a frame, left over between packets.
     sound: Vec<i16>,
@@ -79,7 +74,6 @@ impl RxPipeline {
             rests: None,
             timestamp: crate::random::u32(),
             marker: true,
-            packet: vec![0; MAX_FRAME_PACKET],
             allowance: TokenBucket::new(MOST_MS_PER_SECOND, MOST_MS_AT_ONCE),
             listener: None,
         }
@@ -156,7 +150,7 @@ impl RxPipeline {
             .as_ref()
             .is_none_or(|transcoder| transcoder.codec != codec)
         {
-            self.transcoder = match Transcoder::new(codec) {
+            self.transcoder = match Transcoder::new(codec, self.complexity) {
                 Ok(transcoder) => Some(transcoder),
                 Err(error) => {
                     tracing::error!(%error, "cannot create a codec");
@@ -243,7 +237,7 @@ impl RxPipeline {
                 continue;
             };
             let wanted = sink.wanted();
-            let opus = transcoder.opus(frame, wanted.opus, self.complexity, &mut self.packet);
+            let opus = transcoder.encoder.encode(frame, wanted.opus);
             let opus = opus.unwrap_or_else(|error| {
                 tracing::debug!(%error, "cannot encode a frame");
                 None
@@ -262,14 +256,17 @@ impl RxPipeline {
 }
 
 impl Transcoder {
-    fn new(codec: Codec) -> Result<Self, OpusError> {
+    fn new(codec: Codec, complexity: u8) -> Result<Self, OpusError> {
         let rate = codec.rate();
         let frame = rate.frames_in(FRAME);
         Ok(Self {
             codec,
             decoder: Decoder::new(codec)?,
             concealment: Concealment::new(rate.hz()),
-            encoder: None,
+            encoder: OccasionalEncoder::new(
+                Layout::mono(rate),
+                encoder_settings(codec, complexity),
+            ),
             upsampler: None,
             sound: Vec::with_capacity(6 * frame),
             scratch: Vec::with_capacity(6 * frame),
@@ -281,26 +278,6 @@ impl Transcoder {
     /// Samples of a frame at the rate of the call.
     fn frame_samples(&self) -> usize {
         self.codec.rate().frames_in(FRAME)
-    }
-
-    /// A frame as an Opus packet, if that is wanted.
-    fn opus(
-        &mut self,
-        frame: &[i16],
-        wanted: bool,
-        complexity: u8,
-        packet: &mut [u8],
-    ) -> Result<Option<Arc<[u8]>>, OpusError> {
-        if !wanted {
-            self.encoder = None;
-            return Ok(None);
-        }
-        let encoder = match &mut self.encoder {
-            Some(encoder) => encoder,
-            none => none.insert(encoder(self.codec, complexity)?),
-        };
-        let bytes = encoder.encode(frame, packet)?;
-        Ok(packet.get(..bytes).map(Arc::from))
     }
 
     /// A frame as samples, if that is wanted.
@@ -348,10 +325,10 @@ impl Upsampler {
     }
 }
 
-fn encoder(codec: Codec, complexity: u8) -> Result<OpusEncoder, OpusError> {
+fn encoder_settings(codec: Codec, complexity: u8) -> OpusSettings {
     // Encoded at the sample rate of the call. The bit rates are transparent for the second codec; `Audio` is closer to
     // the original than `Voip`, and several times cheaper.
-    let settings = OpusSettings {
+    OpusSettings {
         application: Application::Audio,
         bitrate_bps: match codec {
             Codec::Pcmu | Codec::Pcma => 32_000,
@@ -363,8 +340,7 @@ fn encoder(codec: Codec, complexity: u8) -> Result<OpusEncoder, OpusError> {
             Codec::G722 | Codec::Opus => complexity,
         },
         fec_loss_percent: None,
-    };
-    OpusEncoder::new(Layout::mono(codec.rate()), settings)
+    }
 }
 
 /// A duration in timestamp units of the track, wrapping as timestamps do.

@@ -1,18 +1,14 @@
 //! Send path, room to phone: the room's tracks pass a jitter buffer each, are mixed every 20 ms, resampled and encoded in
 //! the call's codec, in packets of the negotiated length.
 
-use std::time::Duration;
-
 use super::Codec;
 use super::codec::Encoder;
 use super::dtmf::DtmfSender;
 use vivavoce_audio::concealment::Concealment;
 use vivavoce_audio::jitter::FRAME;
 use vivavoce_audio::opus::{self, OpusError};
+use vivavoce_audio::resample::HELD_BACK;
 use vivavoce_audio::{Layout, Resampler, SampleRate};
-
-/// Delay of the resampler.
-const HELD_BACK: Duration = Duration::from_millis(2);
 
 /// Resampler and encoder for one codec. See the module.
 #[derive(Debug)]

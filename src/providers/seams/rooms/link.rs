@@ -17,8 +17,8 @@ pub use end::{LinkEnd, TrackWriter, Wishes, Woken, pair};
 pub use relay::{Relay, Relayed};
 use ring::Ring;
 
-pub use vivavoce_audio::jitter::Payload;
-use vivavoce_audio::jitter::{Arrived, FRAME};
+use vivavoce_audio::jitter::Arrived;
+pub use vivavoce_audio::jitter::{Payload, Samples};
 use vivavoce_audio::track_receiver::PacketSource;
 use vivavoce_auth::{Principal, Takeover};
 
@@ -351,9 +351,6 @@ impl LinkEvents {
             .then(|| LinkEvent::Ended(self.shared.ending().unwrap_or(Ending::Left)))
     }
 }
-
-/// 20 ms of mono sound at [`CLOCK_HZ`].
-pub type Samples = [i16; FRAME];
 
 /// In which forms the frames of a published track are wanted: none while nobody is there who could hear them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
