@@ -2,7 +2,8 @@
 //! audio leaves 20 ms at a time. It adds no more delay than the arrivals require, conceals what is missing, and follows the publisher's clock
 //! without clicks.
 //!
-//! All times are in samples at 48 kHz: a packet's *transit* is its arrival minus its timestamp, the *delay* of a sample
+//! All times are in ticks of a room's clock, which are samples at 48 kHz, whatever the rate at which a listener takes the sound:
+//! a packet's *transit* is its arrival minus its timestamp, the *delay* of a sample
 //! is its playout minus its timestamp. Packets are in time as long as the delay exceeds their transit, so the delay is
 //! kept near a target: the fastest transit plus the *depth*, which depends on the spread of the transits. It is
 //! corrected where that is inaudible: in silence between talk spurts, or by removing or inserting a pitch period of the
@@ -13,6 +14,7 @@
 //! played in full. Words matter more than a few milliseconds of delay, which are recovered later.
 
 mod arrivals;
+mod pcm_decoder;
 mod splice;
 #[cfg(test)]
 mod tests;
@@ -21,13 +23,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::concealment::Concealment;
+use super::bandwidth::{Bandwidth, Samples};
 use super::format::{Layout, SampleRate};
 use super::opus::{OpusDecoder, OpusError, carries_redundancy, clock_frames};
 use super::pcm::energy;
 use arrivals::{Sequences, Transits};
+use pcm_decoder::PcmDecoder;
 
-/// Samples per frame: 20 ms.
+/// A frame of 20 ms, in ticks.
 pub const FRAME: usize = 960;
 /// The minimum depth. A 20 ms frame must be there 20 ms before; the rest gives a correction time to wait until it is
 /// inaudible.
@@ -50,8 +53,6 @@ const FADE_TO: usize = 120 * MS as usize;
 const RISE: usize = UNIT;
 /// The cross-fade from concealment to a voice that does not continue it.
 const JOINT: usize = 2 * UNIT;
-/// Packets of samples that concealment goes by: 40 ms.
-const PAST: usize = 2;
 /// Beyond this a packet does not belong to the stream before it: the publisher has restarted.
 const STRANGE: i64 = 2_000 * MS;
 /// The same in sequence numbers.
@@ -76,24 +77,21 @@ pub struct Arrived {
     pub level: Option<u8>,
 }
 
-/// 20 ms of mono sound at 48 kHz.
-pub type Samples = [i16; FRAME];
-
 /// The sound of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Payload {
     /// An Opus packet; anything else is counted and dropped.
     Opus(Arc<[u8]>),
     /// 20 ms of samples: a publisher in this process need not encode for a listener in it.
-    Pcm(Arc<Samples>),
+    Pcm(Samples),
 }
 
 impl Payload {
-    /// Its length in samples.
+    /// Its length in ticks.
     fn length(&self) -> Result<i64, OpusError> {
         match self {
             Self::Opus(packet) => clock_frames(packet).map(i64::from),
-            Self::Pcm(samples) => Ok(samples.len() as i64),
+            Self::Pcm(_) => Ok(FRAME as i64),
         }
     }
 
@@ -112,55 +110,24 @@ impl Payload {
 #[derive(Debug)]
 enum Decoder {
     Opus(OpusDecoder),
-    Pcm(PcmDecoder),
-}
-
-/// Samples need no decoder. The last of them are kept, so that they can be continued.
-#[derive(Debug, Default)]
-struct PcmDecoder {
-    past: VecDeque<Arc<Samples>>,
-    /// From a loss or a break until the next packet.
-    concealment: Option<Concealment>,
-}
-
-impl PcmDecoder {
-    fn decode(&mut self, samples: &Arc<Samples>, sound: &mut Vec<i16>) {
-        let start = sound.len();
-        sound.extend_from_slice(samples.as_slice());
-        if let Some(mut concealment) = self.concealment.take() {
-            concealment.heard(&mut sound[start..]);
-        }
-        if self.past.len() == PAST {
-            self.past.pop_front();
-        }
-        self.past.push_back(Arc::clone(samples));
-    }
-
-    fn concealment(&mut self) -> &mut Concealment {
-        self.concealment.get_or_insert_with(|| {
-            let mut concealment = Concealment::new(SampleRate::HZ_48000.hz());
-            for samples in &self.past {
-                concealment.heard(&mut samples.to_vec());
-            }
-            concealment
-        })
-    }
+    Pcm(Box<PcmDecoder>),
 }
 
 impl Decoder {
-    fn new(payload: &Payload) -> Result<Self, OpusError> {
+    fn new(payload: &Payload, to: Bandwidth) -> Result<Self, OpusError> {
         Ok(match payload {
-            Payload::Opus(_) => Self::Opus(decoder()?),
-            Payload::Pcm(_) => Self::Pcm(PcmDecoder::default()),
+            Payload::Opus(_) => Self::Opus(OpusDecoder::new(Layout::mono(to.rate()))?),
+            Payload::Pcm(samples) => Self::Pcm(Box::new(PcmDecoder::new(samples.bandwidth(), to))),
         })
     }
 
     /// Whether it is for packets like this.
-    const fn takes(&self, payload: &Payload) -> bool {
-        matches!(
-            (self, payload),
-            (Self::Opus(_), Payload::Opus(_)) | (Self::Pcm(_), Payload::Pcm(_))
-        )
+    fn takes(&self, payload: &Payload) -> bool {
+        match (self, payload) {
+            (Self::Opus(_), Payload::Opus(_)) => true,
+            (Self::Pcm(decoder), Payload::Pcm(samples)) => decoder.takes(samples),
+            _ => false,
+        }
     }
 
     fn decode(&mut self, payload: &Payload, sound: &mut Vec<i16>) -> Result<(), OpusError> {
@@ -175,14 +142,14 @@ impl Decoder {
         }
     }
 
-    /// Appends at least `length` samples that continue the preceding audio; fewer if that fails.
-    fn conceal(&mut self, length: usize, sound: &mut Vec<i16>) {
+    /// Appends at least `ticks` that continue the preceding audio; fewer if that fails.
+    fn conceal(&mut self, ticks: usize, sound: &mut Vec<i16>) {
         match self {
             Self::Opus(decoder) => {
-                let units = length.div_ceil(UNIT) as u32;
+                let units = ticks.div_ceil(UNIT) as u32;
                 let _ = decoder.conceal(units * Duration::from_micros(2_500), sound);
             }
-            Self::Pcm(decoder) => decoder.concealment().conceal(length, sound),
+            Self::Pcm(decoder) => decoder.conceal(ticks, sound),
         }
     }
 }
@@ -260,6 +227,7 @@ struct Next {
 /// The jitter buffer of one track.
 #[derive(Debug)]
 pub struct JitterBuffer {
+    bandwidth: Bandwidth,
     /// Absent before the first packet and while the audio is passed over: of all this it is what takes most memory.
     decoder: Option<Decoder>,
     /// The origin of time: the first packet's arrival.
@@ -275,15 +243,15 @@ pub struct JitterBuffer {
     ready: Vec<i16>,
     /// The origin of its end.
     tail: Heard,
-    /// Samples concealed since the last received one.
+    /// Ticks concealed since the last received sample.
     made_up: usize,
-    /// Of these, the samples that stretch the audio: they do not stand for anything yet.
+    /// Of these, those that stretch the audio: they do not stand for anything yet.
     stretched: i64,
     /// Whether the next audio does not continue the preceding one.
     disjoint: bool,
     /// The continuation of the preceding audio to cross-fade from; usually empty.
     before: Vec<i16>,
-    /// Concealed samples that are not silence and not counted yet: what they stand for is known later.
+    /// Concealed ticks that are not silence and not counted yet: what they stand for is known later.
     uncounted: usize,
     transits: Transits,
     sequences: Sequences,
@@ -301,21 +269,23 @@ pub struct JitterBuffer {
     concealed: u64,
 }
 
-impl Default for JitterBuffer {
-    fn default() -> Self {
+impl JitterBuffer {
+    /// For a listener who takes sound of this bandwidth.
+    pub fn new(bandwidth: Bandwidth) -> Self {
         Self {
+            bandwidth,
             decoder: None,
             epoch: None,
             waiting: VecDeque::new(),
             newest: None,
             stranger: None,
             next: None,
-            ready: Vec::with_capacity(2 * FRAME),
+            ready: Vec::with_capacity(2 * bandwidth.frame()),
             tail: Heard::Silence,
             made_up: FADE_TO,
             stretched: 0,
             disjoint: false,
-            before: Vec::with_capacity(JOINT),
+            before: Vec::new(),
             uncounted: 0,
             transits: Transits::default(),
             sequences: Sequences::default(),
@@ -328,9 +298,7 @@ impl Default for JitterBuffer {
             concealed: 0,
         }
     }
-}
 
-impl JitterBuffer {
     /// Inserts a packet; any order is fine.
     pub fn push(&mut self, packet: Arrived) {
         let Ok(length) = packet.payload.length() else {
@@ -378,9 +346,15 @@ impl JitterBuffer {
         self.drop_oldest();
     }
 
-    /// The next 20 ms, to be called every 20 ms. `now` is the nominal playout time, not the time of the call: the
-    /// caller's own jitter would otherwise be attributed to the network.
-    pub fn pull(&mut self, now: Instant, frame: &mut [i16; FRAME]) -> Heard {
+    /// The listener takes sound of another bandwidth from now on. What has been decoded already, less than 20 ms, is lost.
+    pub fn convert(&mut self, bandwidth: Bandwidth) {
+        self.bandwidth = bandwidth;
+        self.break_off();
+    }
+
+    /// The next 20 ms, as many samples as the listener's bandwidth has in a frame, to be called every 20 ms. `now` is the
+    /// nominal playout time, not the time of the call: the caller's own jitter would otherwise be attributed to the network.
+    pub fn pull(&mut self, now: Instant, frame: &mut [i16]) -> Heard {
         let now = self.clock(now);
         self.skipped = false;
         let mut heard = Heard::Silence;
@@ -391,10 +365,11 @@ impl JitterBuffer {
         if self.adapt(now) {
             self.fill(now, &mut heard);
         }
-        if let Some(first) = self.ready.first_chunk::<FRAME>() {
-            *frame = *first;
-            self.ready.drain(..FRAME);
+        for (sample, ready) in frame.iter_mut().zip(&self.ready) {
+            *sample = *ready;
         }
+        let taken = self.bandwidth.frame().min(self.ready.len());
+        self.ready.drain(..taken);
         heard
     }
 
@@ -403,14 +378,7 @@ impl JitterBuffer {
     pub fn skip(&mut self, now: Instant) {
         let now = self.clock(now);
         if !std::mem::replace(&mut self.skipped, true) {
-            self.decoder = None;
-            self.ready = Vec::new();
-            self.before = Vec::new();
-            self.tail = Heard::Silence;
-            self.made_up = FADE_TO;
-            self.stretched = 0;
-            self.uncounted = 0;
-            self.disjoint = true;
+            self.break_off();
         }
         let target = self.target();
         // Also those that reach beyond: decoding one from its middle is impossible, and from its beginning too late.
@@ -447,6 +415,18 @@ impl JitterBuffer {
                 .duration_of(usize::try_from(self.concealed).unwrap_or(usize::MAX)),
             ..self.stats
         }
+    }
+
+    /// What was decoded is not continued, and takes no memory.
+    fn break_off(&mut self) {
+        self.decoder = None;
+        self.ready = Vec::new();
+        self.before = Vec::new();
+        self.tail = Heard::Silence;
+        self.made_up = FADE_TO;
+        self.stretched = 0;
+        self.uncounted = 0;
+        self.disjoint = true;
     }
 
     fn clock(&mut self, at: Instant) -> i64 {
@@ -505,11 +485,15 @@ impl JitterBuffer {
 
     /// The playout delay of a timestamp, if it follows what is buffered.
     fn delay(&self, now: i64, timestamp: i64) -> i64 {
-        now + self.ready.len() as i64 - timestamp
+        now + self.ready_ticks() as i64 - timestamp
+    }
+
+    const fn ready_ticks(&self) -> usize {
+        self.ready.len() * self.bandwidth.ticks()
     }
 
     fn fill(&mut self, now: i64, heard: &mut Heard) {
-        while self.ready.len() < FRAME {
+        while self.ready_ticks() < FRAME {
             self.tail = self.step(now);
             *heard = self.tail.max(*heard);
         }
@@ -539,9 +523,11 @@ impl JitterBuffer {
         self.bridge(now, gap)
     }
 
-    /// Samples missing to a frame, in whole concealment units.
-    fn missing(&self) -> usize {
-        (FRAME.saturating_sub(self.ready.len())).next_multiple_of(UNIT)
+    /// Ticks missing to a frame, in whole concealment units.
+    const fn missing(&self) -> usize {
+        FRAME
+            .saturating_sub(self.ready_ticks())
+            .next_multiple_of(UNIT)
     }
 
     /// Between talk spurts time can be removed or inserted freely, so that the second one has the target delay.
@@ -649,13 +635,16 @@ impl JitterBuffer {
     /// Received audio begins at `start` of what is buffered.
     fn voiced(&mut self, start: usize) {
         if self.made_up >= FADE_TO {
-            for (n, sample) in self.ready.iter_mut().skip(start).take(RISE).enumerate() {
-                *sample = scaled(*sample, n as f32 / RISE as f32);
+            let rise = RISE / self.bandwidth.ticks();
+            for (n, sample) in self.ready.iter_mut().skip(start).take(rise).enumerate() {
+                *sample = scaled(*sample, n as f32 / rise as f32);
             }
         }
-        let joint = self.ready.iter_mut().skip(start).zip(&self.before);
+        let length = JOINT / self.bandwidth.ticks();
+        let before = self.before.iter().take(length);
+        let joint = self.ready.iter_mut().skip(start).zip(before);
         for (n, (sample, before)) in joint.enumerate() {
-            let share = n as f32 / JOINT as f32;
+            let share = n as f32 / length as f32;
             *sample = scaled(*sample, share).saturating_add(scaled(*before, 1.0 - share));
         }
         self.before.clear();
@@ -674,9 +663,9 @@ impl JitterBuffer {
         if (self.disjoint || changes) && self.made_up < FADE_TO {
             match &mut self.decoder {
                 // It fades over by itself.
-                Some(Decoder::Pcm(decoder)) if !changes => decoder.concealment().break_off(),
+                Some(Decoder::Pcm(decoder)) if !changes => decoder.break_off(),
                 Some(decoder) => decoder.conceal(JOINT, &mut self.before),
-                None => self.before.resize(JOINT, 0),
+                None => self.before.resize(JOINT / self.bandwidth.ticks(), 0),
             }
             let left = FADE_TO - self.made_up;
             for sample in &mut self.before {
@@ -685,14 +674,16 @@ impl JitterBuffer {
         }
         if changes {
             // If this fails, the audio is silence.
-            self.decoder = Decoder::new(following).ok();
+            self.decoder = Decoder::new(following, self.bandwidth).ok();
         }
     }
 
-    /// Appends `length` samples of concealment, at most a frame: the preceding audio continued and fading, then
+    /// Appends `length` ticks of concealment, at most a frame: the preceding audio continued and fading, then
     /// silence.
     fn make_up(&mut self, length: usize) -> Heard {
-        let length = length.clamp(1, FRAME);
+        let ticks = self.bandwidth.ticks();
+        let samples = (length / ticks).clamp(1, self.bandwidth.frame());
+        let length = samples * ticks;
         let start = self.ready.len();
         let silence = self.made_up >= FADE_TO;
         if !silence {
@@ -702,12 +693,12 @@ impl JitterBuffer {
             }
             self.uncounted += length.min(FADE_TO - self.made_up);
         }
-        self.ready.resize(start + length, 0);
+        self.ready.resize(start + samples, 0);
         if silence {
             return Heard::Silence;
         }
         for (n, sample) in self.ready.iter_mut().skip(start).enumerate() {
-            let left = FADE_TO.saturating_sub(self.made_up + n);
+            let left = FADE_TO.saturating_sub(self.made_up + n * ticks);
             *sample = scaled(*sample, left as f32 / (FADE_TO - FADE_FROM) as f32);
         }
         self.made_up = (self.made_up + length).min(FADE_TO);
@@ -726,10 +717,11 @@ impl JitterBuffer {
         }
         self.stats.target = duration(target - fastest);
         self.unchanged = self.unchanged.saturating_add(1);
-        let Some(piece) = self.ready.last_chunk::<FRAME>() else {
+        let (frame, ticks) = (self.bandwidth.frame(), self.bandwidth.ticks());
+        let Some(start) = self.ready.len().checked_sub(frame) else {
             return false;
         };
-        let loudness = root_mean_square(piece);
+        let loudness = root_mean_square(self.ready.get(start..).unwrap_or_default());
         self.loudest = loudness.max(self.loudest * 0.995);
         let pause = loudness < (self.loudest * 0.03).max(20.0);
         if self.tail != Heard::Voice {
@@ -744,14 +736,14 @@ impl JitterBuffer {
             1_200.. if self.unchanged >= 10 => (0.8, FRAME),
             _ => return false,
         };
-        match splice::find(&self.ready, longest) {
+        match splice::find(&self.ready, frame, longest / ticks) {
             Some(cut) if cut.alike >= alike && excess < 0 => {
-                splice::lengthen(&mut self.ready, cut.lag);
+                splice::lengthen(&mut self.ready, frame, cut.lag);
                 self.stats.lengthened += 1;
                 false
             }
             Some(cut) if cut.alike >= alike => {
-                splice::shorten(&mut self.ready, cut.lag);
+                splice::shorten(&mut self.ready, frame, cut.lag);
                 self.stats.shortened += 1;
                 self.unchanged = 0;
                 true
@@ -768,16 +760,12 @@ impl Next {
     }
 }
 
-fn decoder() -> Result<OpusDecoder, OpusError> {
-    OpusDecoder::new(Layout::mono(SampleRate::HZ_48000))
-}
-
-fn duration(samples: i64) -> Duration {
-    SampleRate::HZ_48000.duration_of(usize::try_from(samples).unwrap_or(0))
+fn duration(ticks: i64) -> Duration {
+    SampleRate::HZ_48000.duration_of(usize::try_from(ticks).unwrap_or(0))
 }
 
 fn root_mean_square(samples: &[i16]) -> f32 {
-    (energy(samples) / samples.len() as f32).sqrt()
+    (energy(samples) / samples.len().max(1) as f32).sqrt()
 }
 
 /// A sample times a factor, at most as large as it is.

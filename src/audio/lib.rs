@@ -57,6 +57,7 @@
 )]
 
 pub mod adpcm;
+pub mod bandwidth;
 pub mod bus;
 pub mod concealment;
 pub mod convert;
@@ -89,6 +90,7 @@ pub mod vad;
 pub mod wav;
 pub mod window;
 
+pub use bandwidth::Bandwidth;
 pub use format::{AudioFormat, Channels, Encoding, FormatError, Layout, SampleRate};
 pub use offline::OfflineResampler;
 pub use pcm::Pcm;

@@ -8,17 +8,15 @@
 
 use std::time::Duration;
 
+use super::bandwidth::Bandwidth;
 use super::pcm::{energy, saturate};
 
-/// Samples per frame: 20 ms at 48 kHz.
-pub const FRAME: usize = 960;
 /// The maximum number of audible voices. Neither people nor recognisers understand more at once.
 pub const MOST_VOICES: usize = 6;
 /// The maximum number of tracks analysed.
 pub const MOST_TRACKS: usize = 64;
-/// Sub-frames for levels and gains: 5 ms.
-const PART: usize = 240;
-const PARTS: usize = FRAME / PART;
+/// Sub-frames of a frame of 20 ms, for levels and gains: 5 ms each.
+const PARTS: usize = 4;
 /// How long a track stays open after its last sound above the noise: longer than pauses within words.
 const HANG_OVER: Duration = Duration::from_millis(400);
 const HANG_OVER_FRAMES: u32 = HANG_OVER.as_millis() as u32 / 20;
@@ -55,7 +53,7 @@ struct Track {
     speaker: TrackKey,
     /// Whether it is the loudest of its participant; computed only if there are too many.
     leads: bool,
-    sound: Box<[i16; FRAME]>,
+    sound: Box<[i16]>,
     /// Whether there is audio for this frame.
     fresh: bool,
     /// The level of this frame.
@@ -83,27 +81,36 @@ pub struct Standing {
 /// Mixes the tracks of a room for one listener.
 #[derive(Debug)]
 pub struct RoomMixer {
+    bandwidth: Bandwidth,
     tracks: Vec<Track>,
     next_key: u64,
     /// The last speaker.
     floor: Option<TrackKey>,
-    sum: Box<[f32; FRAME]>,
+    sum: Vec<f32>,
     limiter: Limiter,
 }
 
-impl Default for RoomMixer {
-    fn default() -> Self {
+impl RoomMixer {
+    /// For a listener who takes sound of this bandwidth.
+    pub fn new(bandwidth: Bandwidth) -> Self {
         Self {
+            bandwidth,
             tracks: Vec::new(),
             next_key: 0,
             floor: None,
-            sum: Box::new([0.0; FRAME]),
+            sum: Vec::new(),
             limiter: Limiter::default(),
         }
     }
-}
 
-impl RoomMixer {
+    /// The listener takes sound of another bandwidth from now on.
+    pub fn convert(&mut self, bandwidth: Bandwidth) {
+        self.bandwidth = bandwidth;
+        for track in &mut self.tracks {
+            track.sound = silence(bandwidth);
+        }
+    }
+
     /// Adds a track. If there are too many, the newest track of the participant with most tracks is removed
     /// ([`Self::has`]), unless that would leave them fewer than somebody else has; then `None` is returned.
     pub fn join(&mut self, identity: &str) -> Option<TrackKey> {
@@ -130,7 +137,7 @@ impl RoomMixer {
             identity: identity.into(),
             speaker: theirs.unwrap_or(key),
             leads: true,
-            sound: Box::new([0; FRAME]),
+            sound: silence(self.bandwidth),
             fresh: false,
             level: SILENCE,
             loudness: SILENCE,
@@ -153,7 +160,7 @@ impl RoomMixer {
     }
 
     /// The buffer for a track's next 20 ms; a track that is not written to is silent. `None` if it has been removed.
-    pub fn frame_mut(&mut self, key: TrackKey) -> Option<&mut [i16; FRAME]> {
+    pub fn frame_mut(&mut self, key: TrackKey) -> Option<&mut [i16]> {
         let track = self.tracks.iter_mut().find(|track| track.key == key)?;
         track.fresh = true;
         Some(&mut track.sound)
@@ -175,8 +182,9 @@ impl RoomMixer {
         tracks.any(|track| track.key == key && track.gain > 0.0)
     }
 
-    /// Mixes what was written since the last call. Does not allocate.
-    pub fn mix(&mut self, output: &mut [i16; FRAME]) {
+    /// Mixes what was written since the last call: as many samples as the listener's bandwidth has in a frame. Allocates for
+    /// the first two voices at once, and never again.
+    pub fn mix(&mut self, output: &mut [i16]) {
         let alone = self.tracks.len() == 1;
         for track in &mut self.tracks {
             if !std::mem::take(&mut track.fresh) {
@@ -193,13 +201,16 @@ impl RoomMixer {
             && self.limiter.is_idle()
             && (only.gain > 0.0 || only.begins_abruptly())
         {
-            *output = *only.sound;
+            for (output, sample) in output.iter_mut().zip(&only.sound) {
+                *output = *sample;
+            }
             for track in &mut self.tracks {
                 track.gain = f32::from(u8::from(chosen(track)));
             }
             return;
         }
-        self.sum.fill(0.0);
+        self.sum.clear();
+        self.sum.resize(self.bandwidth.frame(), 0.0);
         for track in &mut self.tracks {
             let gain = f32::from(u8::from(
                 track.open > 0 || alone || floor == Some(track.key),
@@ -275,7 +286,7 @@ impl Track {
 
     /// Analyses the frame: its level, the noise estimate, and whether somebody speaks.
     fn listen(&mut self) {
-        let parts = self.sound.chunks_exact(PART);
+        let parts = self.sound.chunks_exact(self.sound.len() / PARTS);
         let (mut loudest, mut quietest) = (SILENCE, 0.0_f32);
         for level in parts.map(level) {
             loudest = level.max(loudest);
@@ -302,12 +313,13 @@ impl Track {
     }
 
     /// Adds the frame, with a gain that reaches `gain` within 5 ms when opening and 20 ms when closing.
-    fn add_to(&mut self, sum: &mut [f32; FRAME], gain: f32) {
+    fn add_to(&mut self, sum: &mut [f32], gain: f32) {
         let from = std::mem::replace(&mut self.gain, gain);
         if from == 0.0 && gain == 0.0 {
             return;
         }
-        let fade = if gain > from { PART } else { FRAME };
+        let whole = self.sound.len();
+        let fade = if gain > from { whole / PARTS } else { whole };
         for (n, (sum, sample)) in sum.iter_mut().zip(self.sound.iter()).enumerate() {
             let share = (n as f32 / fade as f32).min(1.0);
             *sum += f32::from(*sample) * (from + (gain - from) * share);
@@ -333,19 +345,20 @@ impl Limiter {
         self.gain >= 1.0
     }
 
-    fn run(&mut self, sum: &mut [f32; FRAME]) {
+    fn run(&mut self, sum: &mut [f32]) {
+        let length = sum.len() / PARTS;
         let release = 10.0_f32.powf(RELEASE / 20.0);
         let mut needed = [1.0_f32; PARTS + 1];
-        for (needed, part) in needed.iter_mut().zip(sum.chunks_exact(PART)) {
+        for (needed, part) in needed.iter_mut().zip(sum.chunks_exact(length)) {
             let peak = part.iter().fold(0.0_f32, |peak, s| peak.max(s.abs()));
             *needed = (CEILING / peak.max(1.0)).min(1.0);
         }
-        for (n, part) in sum.chunks_exact_mut(PART).enumerate() {
+        for (n, part) in sum.chunks_exact_mut(length).enumerate() {
             let (here, next) = (needed[n], needed[n + 1]);
             let from = self.gain;
             let to = (from * release).min(here).min(next).min(1.0);
             // Only if a frame begins with a peak must the gain drop faster than over the previous sub-frame.
-            let fade = if from > here { PART / 8 } else { PART };
+            let fade = if from > here { length / 8 } else { length };
             for (n, sample) in part.iter_mut().enumerate() {
                 let share = ((n + 1) as f32 / fade as f32).min(1.0);
                 *sample *= from + (to - from) * share;
@@ -353,6 +366,10 @@ impl Limiter {
             self.gain = to;
         }
     }
+}
+
+fn silence(bandwidth: Bandwidth) -> Box<[i16]> {
+    vec![0; bandwidth.frame()].into()
 }
 
 /// In dB below full scale.
@@ -366,6 +383,8 @@ mod tests {
     use std::f32::consts::TAU;
 
     use super::*;
+
+    const FRAME: usize = Bandwidth::Fullband.frame();
 
     type Frame = [i16; FRAME];
 
@@ -404,7 +423,7 @@ mod tests {
     }
 
     fn room(microphones: usize) -> (RoomMixer, Vec<TrackKey>) {
-        let mut mixer = RoomMixer::default();
+        let mut mixer = RoomMixer::new(Bandwidth::Fullband);
         let somebody = |n: usize| mixer.join(&format!("somebody {n}")).unwrap();
         let keys = (0..microphones).map(somebody).collect();
         (mixer, keys)
@@ -412,7 +431,7 @@ mod tests {
 
     fn pass(mixer: &mut RoomMixer, frames: &[(TrackKey, Frame)]) -> Frame {
         for (key, frame) in frames {
-            *mixer.frame_mut(*key).unwrap() = *frame;
+            mixer.frame_mut(*key).unwrap().copy_from_slice(frame);
         }
         let mut output = [1; FRAME];
         mixer.mix(&mut output);
@@ -549,7 +568,7 @@ mod tests {
 
     #[test]
     fn many_loud_tracks_of_one_take_no_place_from_others() {
-        let mut mixer = RoomMixer::default();
+        let mut mixer = RoomMixer::new(Bandwidth::Fullband);
         // Twenty tracks of one, then five others, who are quieter.
         let keys = speakers(&mut mixer, &[&[0_usize; 20][..], &[1, 2, 3, 4, 5]].concat());
         let mut voices: Vec<_> = (0..25)
@@ -582,7 +601,7 @@ mod tests {
 
     #[test]
     fn whoever_has_most_tracks_makes_way_for_whoever_comes() {
-        let mut mixer = RoomMixer::default();
+        let mut mixer = RoomMixer::new(Bandwidth::Fullband);
         let hogs = speakers(&mut mixer, &[0; MOST_TRACKS]);
         assert_eq!(mixer.join("somebody 0"), None);
         let others = speakers(&mut mixer, &[1, 2, 3, 1]);
@@ -614,7 +633,12 @@ mod tests {
         for sign in [i16::MIN, i16::MAX, i16::MIN] {
             let frames: Vec<_> = keys.iter().map(|key| (*key, [sign; FRAME])).collect();
             let heard = pass(&mut mixer, &frames);
-            assert!(heard.iter().skip(PART).all(|s| s.unsigned_abs() <= 32_002));
+            assert!(
+                heard
+                    .iter()
+                    .skip(FRAME / PARTS)
+                    .all(|s| s.unsigned_abs() <= 32_002)
+            );
         }
     }
 }

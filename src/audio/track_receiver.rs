@@ -17,7 +17,8 @@
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
-use super::jitter::{Arrived, Due, FRAME, JitterBuffer};
+use super::bandwidth::Bandwidth;
+use super::jitter::{Arrived, Due, JitterBuffer};
 use super::mix::{Fader, Gain, Mixer};
 use super::room_mix::{FALL, MOST_TRACKS, MOST_VOICES, RoomMixer, SILENCE, Standing, TrackKey};
 
@@ -42,6 +43,7 @@ pub trait PacketSource {
 /// The tracks that one listener receives. See the module.
 #[derive(Debug)]
 pub struct TrackReceiver<S> {
+    bandwidth: Bandwidth,
     /// Those of one participant are neighbours.
     tracks: Vec<Track<S>>,
     mixer: RoomMixer,
@@ -189,20 +191,37 @@ impl<S> Track<S> {
     }
 }
 
-impl<S> Default for TrackReceiver<S> {
-    fn default() -> Self {
+impl<S: PacketSource> TrackReceiver<S> {
+    /// For a listener who takes sound of this bandwidth.
+    pub fn new(bandwidth: Bandwidth) -> Self {
         Self {
+            bandwidth,
             tracks: Vec::new(),
-            mixer: RoomMixer::default(),
+            mixer: RoomMixer::new(bandwidth),
             participant: Mixer::default(),
             sound: Vec::new(),
             turn: Turn::default(),
             order: Vec::new(),
         }
     }
-}
 
-impl<S: PacketSource> TrackReceiver<S> {
+    /// What the listener takes.
+    pub const fn bandwidth(&self) -> Bandwidth {
+        self.bandwidth
+    }
+
+    /// The listener takes sound of another bandwidth from now on; less than 20 ms are lost.
+    pub fn convert(&mut self, bandwidth: Bandwidth) {
+        if self.bandwidth == bandwidth {
+            return;
+        }
+        self.bandwidth = bandwidth;
+        self.mixer.convert(bandwidth);
+        for track in &mut self.tracks {
+            track.jitter.convert(bandwidth);
+        }
+    }
+
     /// Receives a participant's track, in place of one with the same sid. `false` if there are too many tracks.
     pub fn add(&mut self, identity: String, sid: String, source: S) -> bool {
         self.remove(&sid);
@@ -217,7 +236,7 @@ impl<S: PacketSource> TrackReceiver<S> {
             identity,
             sid,
             source,
-            jitter: JitterBuffer::default(),
+            jitter: JitterBuffer::new(self.bandwidth),
             key,
             decoded: 0,
             rested: 0,
@@ -263,14 +282,14 @@ impl<S: PacketSource> TrackReceiver<S> {
         depths.max().unwrap_or_default()
     }
 
-    /// Plays out the 20 ms due at `now`: first each participant who is heard `separately`, with all their tracks together,
-    /// then the mix of all.
+    /// Plays out the 20 ms due at `now`, as many samples as the listener's bandwidth has in a frame: first each participant who
+    /// is heard `separately`, with all their tracks together, then the mix of all.
     pub fn next(
         &mut self,
         now: Instant,
         separately: impl Fn(&str) -> bool,
         mut each: impl FnMut(&str, &[i16]),
-        mixed: &mut [i16; FRAME],
+        mixed: &mut [i16],
     ) {
         for track in &mut self.tracks {
             while let Some(packet) = track.source.next_packet() {
@@ -280,6 +299,7 @@ impl<S: PacketSource> TrackReceiver<S> {
             track.hear_claim(due);
         }
         self.choose(&separately);
+        let frame = self.bandwidth.frame();
         let Self {
             tracks,
             mixer,
@@ -290,7 +310,7 @@ impl<S: PacketSource> TrackReceiver<S> {
         for tracks in tracks.chunk_by_mut(Track::is_of_same) {
             let is_separate = matches!(&*tracks, [track, ..] if separately(&track.identity));
             let has_others = tracks.len() > 1;
-            participant.begin(FRAME);
+            participant.begin(frame);
             for track in &mut *tracks {
                 if track.decoded == 0 {
                     track.jitter.skip(now);
@@ -450,7 +470,7 @@ mod tests {
     use std::rc::Rc;
 
     use super::super::format::{Layout, SampleRate};
-    use super::super::jitter::Payload;
+    use super::super::jitter::{FRAME, Payload};
     use super::super::opus::{MAX_FRAME_PACKET, OpusEncoder, OpusSettings};
     use super::*;
 
@@ -470,7 +490,7 @@ mod tests {
     /// A participant with as many tracks as there may be keeps nobody else from being heard.
     #[test]
     fn a_crowd_of_tracks_makes_way() {
-        let mut receiver = TrackReceiver::default();
+        let mut receiver = TrackReceiver::new(Bandwidth::Fullband);
         for n in 0..MOST_TRACKS {
             add(&mut receiver, "hog", &format!("TR_{n}"));
         }
@@ -481,7 +501,7 @@ mod tests {
 
     #[test]
     fn each_participant_is_heard_once_with_all_their_tracks() {
-        let mut receiver = TrackReceiver::default();
+        let mut receiver = TrackReceiver::new(Bandwidth::Fullband);
         for (identity, sid) in [("bob", "TR_1"), ("ann", "TR_2"), ("bob", "TR_3")] {
             add(&mut receiver, identity, sid);
         }
@@ -557,7 +577,7 @@ mod tests {
         fn new() -> Self {
             Self {
                 now: Instant::now(),
-                receiver: TrackReceiver::default(),
+                receiver: TrackReceiver::new(Bandwidth::Fullband),
                 microphones: Vec::new(),
                 separate: &[],
                 told: BTreeSet::new(),

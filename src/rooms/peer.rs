@@ -124,7 +124,7 @@ pub struct ForwardedPacket<'a> {
     /// As it is on the wire.
     pub payload: Option<&'a Arc<[u8]>>,
     /// As samples, from a participant in this process.
-    pub pcm: Option<&'a Arc<Samples>>,
+    pub pcm: Option<&'a Samples>,
     /// In −dBov (RFC 6464).
     pub audio_level: Option<i8>,
     pub voice_activity: Option<bool>,
@@ -142,7 +142,7 @@ impl ForwardedPacket<'_> {
     pub fn local(&self, needs_opus: bool, arrived: Instant) -> Option<Packet> {
         let pcm = self.pcm.filter(|_| !needs_opus);
         let payload = match pcm {
-            Some(pcm) => Payload::Pcm(Arc::clone(pcm)),
+            Some(pcm) => Payload::Pcm(pcm.clone()),
             None => Payload::Opus(Arc::clone(self.payload?)),
         };
         Some(Packet {

@@ -8,10 +8,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use vivavoce_audio::jitter::FRAME as SAMPLES;
+use vivavoce_audio::Bandwidth;
 use vivavoce_audio::track_receiver::TrackReceiver;
 use vivavoce_seams::rooms::link::TrackAudio;
 
+/// What sessions and recordings take.
+const BANDWIDTH: Bandwidth = Bandwidth::Fullband;
 /// Length of the frames that are handed out.
 const FRAME: Duration = vivavoce_audio::opus::FRAME;
 /// Silence that follows the end of the last track, so that endpointing sees the end of a sentence.
@@ -46,7 +48,7 @@ struct Inner {
 impl RoomReceiver {
     pub(crate) fn new(sink: Rc<dyn RoomAudioSink>) -> Self {
         Self(Rc::new(Inner {
-            tracks: RefCell::default(),
+            tracks: RefCell::new(TrackReceiver::new(BANDWIDTH)),
             sink,
             wake: Notify::new(),
         }))
@@ -106,7 +108,7 @@ impl RoomReceiver {
 
     fn tick(&self, now: Instant) {
         let sink = &self.0.sink;
-        let mut mixed = [0; SAMPLES];
+        let mut mixed = [0; BANDWIDTH.frame()];
         let each = |identity: &str, samples: &[i16]| sink.push_participant(identity, samples);
         let wanted = |identity: &str| sink.wants_participant(identity);
         let mut tracks = self.0.tracks.borrow_mut();

@@ -3,7 +3,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -11,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 use vivavoce_audio::opus::{Application, FRAME, OccasionalEncoder, OpusError, OpusSettings};
 use vivavoce_audio::pcm::level_dbov;
-use vivavoce_audio::{Layout, SampleRate};
+use vivavoce_audio::{Bandwidth, Layout, SampleRate};
 use vivavoce_seams::rooms::link::{CLOCK_HZ, Forms, Frame, PublishSink, Samples};
 
 /// The audio of a room.
@@ -159,13 +158,13 @@ impl Frames {
 
     /// The next frame, behind the one before.
     fn make(&mut self, samples: &[i16], wanted: Forms) -> Result<Frame, OpusError> {
-        let mut whole: Samples = [0; _];
+        let mut whole = [0; Bandwidth::Fullband.frame()];
         for (to, from) in whole.iter_mut().zip(samples) {
             *to = *from;
         }
         let frame = Frame {
             opus: self.encoder.encode(&whole, wanted.opus)?,
-            pcm: wanted.pcm.then(|| Arc::new(whole)),
+            pcm: wanted.pcm.then(|| Samples::new(&whole)).flatten(),
             timestamp: self.timestamp,
             marker: std::mem::take(&mut self.marker),
             level: level_dbov(&whole),

@@ -18,7 +18,7 @@ use vivavoce_audio::g711::Law;
 use vivavoce_audio::jitter::FRAME as ROOM_FRAME;
 use vivavoce_audio::resample::HELD_BACK;
 use vivavoce_audio::track_receiver::TrackReceiver;
-use vivavoce_audio::{Layout, Resampler, SampleRate, linear16, opus};
+use vivavoce_audio::{Bandwidth, Layout, Resampler, SampleRate, linear16, opus};
 use vivavoce_auth::Access;
 use vivavoce_carriers::{Encoding, Format};
 use vivavoce_seams::RoomProvider;
@@ -141,7 +141,9 @@ fn expanded(law: Law, codes: &[u8]) -> Vec<i16> {
 /// What the caller hears.
 struct Ear {
     tracks: TrackReceiver<TrackAudio>,
+    /// To a rate that no bandwidth has.
     resampler: Option<Resampler>,
+    mixed: Vec<i16>,
     /// Samples for the caller, in front of which is what the resampler holds back: so each frame has its whole length.
     sound: Vec<i16>,
     frame: usize,
@@ -150,11 +152,15 @@ struct Ear {
 
 impl Ear {
     fn new(rate: SampleRate) -> Self {
-        let from = LAYOUT.rate;
+        let bandwidth = Bandwidth::of(rate);
+        let from = bandwidth.rate();
+        let resampler = (rate != from).then(|| Resampler::new(Layout::mono(from), rate));
+        let held_back = resampler.as_ref().map_or(0, |_| rate.frames_in(HELD_BACK));
         Self {
-            tracks: TrackReceiver::default(),
-            resampler: (rate != from).then(|| Resampler::new(LAYOUT, rate)),
-            sound: vec![0; rate.frames_in(HELD_BACK)],
+            tracks: TrackReceiver::new(bandwidth),
+            mixed: vec![0; bandwidth.frame()],
+            sound: vec![0; held_back],
+            resampler,
             frame: rate.frames_in(opus::FRAME),
             silent: SILENT_FRAMES,
         }
@@ -168,12 +174,12 @@ impl Ear {
 
     /// The next 20 ms of the room; `None` in silence.
     fn next(&mut self, now: Instant) -> Option<Bytes> {
-        let mut mixed = [0; ROOM_FRAME];
+        self.mixed.fill(0);
         if !self.tracks.is_empty() {
             self.tracks
-                .next(now.into_std(), |_| false, |_, _| {}, &mut mixed);
+                .next(now.into_std(), |_| false, |_, _| {}, &mut self.mixed);
         }
-        if mixed.iter().any(|sample| *sample != 0) {
+        if self.mixed.iter().any(|sample| *sample != 0) {
             self.silent = 0;
         } else if self.silent >= SILENT_FRAMES {
             return None;
@@ -181,8 +187,8 @@ impl Ear {
             self.silent += 1;
         }
         match &mut self.resampler {
-            None => self.sound.extend_from_slice(&mixed),
-            Some(resampler) => resampler.push(&mixed, &mut self.sound),
+            None => self.sound.extend_from_slice(&self.mixed),
+            Some(resampler) => resampler.push(&self.mixed, &mut self.sound),
         }
         let frame = linear16::encode(self.sound.get(..self.frame)?);
         self.sound.drain(..self.frame);

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use livekit_protocol as proto;
 use proto::signal_request::Message as Request;
 
-use vivavoce_seams::rooms::link::{Forms, Frame, Packet, Payload, Relay, Relayed};
+use vivavoce_seams::rooms::link::{Forms, Frame, Packet, Payload, Relay, Relayed, Samples};
 use vivavoce_seams::rooms::view;
 
 use super::super::local::{Delivery, LocalMedia};
@@ -239,9 +239,9 @@ fn samples_pass_to_those_who_take_them() {
     };
     let (_, recorder) = enter(&mut bench, "recorder", recorder);
     let opus: Arc<[u8]> = [0xF8, 0xFF, 0xFE].as_slice().into();
-    let pcm = Arc::new([7; 960]);
+    let pcm = Samples::new(&[7; 960]).unwrap();
     let packet = || vec![Payload::Opus(Arc::clone(&opus))];
-    let samples = || vec![Payload::Pcm(Arc::clone(&pcm))];
+    let samples = || vec![Payload::Pcm(pcm.clone())];
     for (timestamp, encoded, plain, to_bob, to_recorder) in [
         (0, true, true, samples(), packet()),
         (960, true, false, packet(), packet()),
@@ -250,7 +250,7 @@ fn samples_pass_to_those_who_take_them() {
     ] {
         *ann.to_send.lock().unwrap() = Some(Frame {
             opus: encoded.then(|| Arc::clone(&opus)),
-            pcm: plain.then(|| Arc::clone(&pcm)),
+            pcm: plain.then(|| pcm.clone()),
             timestamp,
             marker: false,
             level: 20,

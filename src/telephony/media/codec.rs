@@ -8,7 +8,7 @@ use vivavoce_audio::g711::Law;
 use vivavoce_audio::opus::{
     Application, MAX_FRAME_PACKET, OpusDecoder, OpusEncoder, OpusError, OpusSettings,
 };
-use vivavoce_audio::{Layout, SampleRate};
+use vivavoce_audio::{Bandwidth, Layout, SampleRate};
 
 /// The longest packet that is decoded, in milliseconds.
 const LONGEST_MS: usize = 120;
@@ -21,13 +21,18 @@ impl Codec {
     /// All codecs.
     pub const ALL: [Self; 4] = [Self::Pcmu, Self::Pcma, Self::G722, Self::Opus];
 
+    /// How much of the spectrum it carries.
+    pub const fn bandwidth(self) -> Bandwidth {
+        match self {
+            Self::Pcmu | Self::Pcma => Bandwidth::Narrowband,
+            Self::G722 => Bandwidth::Wideband,
+            Self::Opus => Bandwidth::Fullband,
+        }
+    }
+
     /// Sample rate of the audio.
     pub const fn rate(self) -> SampleRate {
-        match self {
-            Self::Pcmu | Self::Pcma => SampleRate::HZ_8000,
-            Self::G722 => SampleRate::HZ_16000,
-            Self::Opus => SampleRate::HZ_48000,
-        }
+        self.bandwidth().rate()
     }
 
     /// Clock rate of the RTP timestamps.

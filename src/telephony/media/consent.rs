@@ -4,8 +4,8 @@
 
 use std::collections::VecDeque;
 
-use vivavoce_audio::jitter::FRAME;
-use vivavoce_audio::pcm::level_dbov;
+use vivavoce_audio::pcm::{Pcm, level_dbov};
+use vivavoce_audio::{Bandwidth, Layout, Resampler};
 
 /// Frames of 20 ms that are buffered, the newest: a lost answer or ACK is repeated sooner.
 const MOST_KEPT: usize = 100;
@@ -16,7 +16,7 @@ const PAUSE_DBOV: u8 = 55;
 #[derive(Debug)]
 pub struct Consent {
     given: bool,
-    kept: VecDeque<Box<[i16; FRAME]>>,
+    kept: VecDeque<Box<[i16]>>,
 }
 
 impl Consent {
@@ -51,8 +51,16 @@ impl Consent {
         self.given && self.kept.is_empty()
     }
 
+    /// The call has another rate from now on, and what is kept, too.
+    pub fn convert(&mut self, from: Bandwidth, to: Bandwidth) {
+        let kept: Vec<i16> = self.kept.drain(..).flatten().collect();
+        let kept = Resampler::convert(Pcm::new(Layout::mono(from.rate()), kept), to.rate());
+        let frames = kept.samples().chunks(to.frame());
+        self.kept.extend(frames.map(Box::from));
+    }
+
     /// Takes the next frame. If it returns `true`, `frame` is to be sent: it holds the oldest one buffered.
-    pub fn pass(&mut self, frame: &mut [i16; FRAME]) -> bool {
+    pub fn pass(&mut self, frame: &mut Vec<i16>) -> bool {
         if self.given && self.kept.is_empty() {
             return true;
         }
@@ -63,13 +71,13 @@ impl Consent {
             if self.kept.len() >= MOST_KEPT {
                 self.kept.pop_front();
             }
-            self.kept.push_back(Box::new(*frame));
+            self.kept.push_back(frame.as_slice().into());
         }
         if !self.given {
             return false;
         }
         if let Some(kept) = self.kept.pop_front() {
-            *frame = *kept;
+            *frame = kept.into_vec();
         }
         true
     }
@@ -84,7 +92,7 @@ mod tests {
     /// What is sent of frames filled with these samples.
     fn sent(consent: &mut Consent, frames: impl IntoIterator<Item = i16>) -> Vec<i16> {
         let pass = |sample| {
-            let mut frame = [sample; FRAME];
+            let mut frame = vec![sample; 160];
             consent.pass(&mut frame).then(|| frame[0])
         };
         frames.into_iter().filter_map(pass).collect()
@@ -108,6 +116,16 @@ mod tests {
         heard.extend(sent(&mut consent, [PAUSE; 12]));
         assert_eq!(heard, greeting);
         assert_eq!(sent(&mut consent, [7_000, PAUSE]), [7_000, PAUSE]);
+    }
+
+    #[test]
+    fn a_greeting_is_as_long_at_another_rate() {
+        let mut consent = Consent::awaited();
+        sent(&mut consent, [9_000; 30]);
+        consent.convert(Bandwidth::Narrowband, Bandwidth::Fullband);
+        assert_eq!(consent.kept.len(), 30);
+        assert!(consent.kept.iter().all(|frame| frame.len() == 960));
+        assert!((8_900..9_100).contains(&consent.kept[15][400]));
     }
 
     #[test]

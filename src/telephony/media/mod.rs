@@ -5,6 +5,7 @@
 //! Each call is a task on one of a few media threads. [`CallMedia`] is its handle: its methods can be called from any
 //! thread and never block.
 
+mod clip;
 mod codec;
 mod consent;
 mod dtls;

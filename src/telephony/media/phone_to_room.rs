@@ -1,5 +1,5 @@
-//! Receive path, phone to room: packets in order are decoded, made into frames on the clock of the published track, in the
-//! forms that the room wants, and published at once. There is no jitter buffer here: every subscriber has one anyway, so its delay is paid
+//! Receive path, phone to room: packets in order are decoded, made into frames on the clock of the published track, at the
+//! rate of the call and in the forms that the room wants, and published at once. There is no jitter buffer here: every subscriber has one anyway, so its delay is paid
 //! once. Losses are concealed, pauses stay pauses, and silence is not sent.
 
 use std::sync::Arc;
@@ -8,12 +8,10 @@ use std::time::{Duration, Instant};
 use super::Codec;
 use super::codec::Decoder;
 use super::listening::Listener;
+use vivavoce_audio::Layout;
 use vivavoce_audio::concealment::Concealment;
-use vivavoce_audio::jitter::FRAME as ROOM_FRAME;
 use vivavoce_audio::opus::{Application, FRAME, OccasionalEncoder, OpusError, OpusSettings};
 use vivavoce_audio::pcm::level_dbov;
-use vivavoce_audio::resample::HELD_BACK;
-use vivavoce_audio::{Layout, Resampler, SampleRate};
 use vivavoce_core::token_bucket::TokenBucket;
 use vivavoce_seams::rooms::link::{CLOCK_HZ, Frame, PublishSink, Relay, Samples};
 
@@ -55,7 +53,6 @@ struct Transcoder {
     decoder: Decoder,
     concealment: Concealment,
     encoder: OccasionalEncoder,
-    upsampler: Option<Upsampler>,
     /// Less than a frame, left over between packets.
     sound: Vec<i16>,
     scratch: Vec<i16>,
@@ -244,7 +241,7 @@ impl RxPipeline {
             });
             sink.push(Frame {
                 opus,
-                pcm: transcoder.pcm(frame, wanted.pcm),
+                pcm: wanted.pcm.then(|| Samples::new(frame)).flatten(),
                 timestamp,
                 marker: std::mem::take(&mut self.marker),
                 level,
@@ -267,7 +264,6 @@ impl Transcoder {
                 Layout::mono(rate),
                 encoder_settings(codec, complexity),
             ),
-            upsampler: None,
             sound: Vec::with_capacity(6 * frame),
             scratch: Vec::with_capacity(6 * frame),
             next: None,
@@ -280,48 +276,8 @@ impl Transcoder {
         self.codec.rate().frames_in(FRAME)
     }
 
-    /// A frame as samples, if that is wanted.
-    fn pcm(&mut self, frame: &[i16], wanted: bool) -> Option<Arc<Samples>> {
-        if !wanted {
-            self.upsampler = None;
-            return None;
-        }
-        let rate = self.codec.rate();
-        let upsampler = self.upsampler.get_or_insert_with(|| Upsampler::new(rate));
-        upsampler.convert(frame)
-    }
-
     fn conceal(&mut self, samples: usize) {
         self.concealment.conceal(samples, &mut self.sound);
-    }
-}
-
-/// Makes frames of the room's rate.
-#[derive(Debug)]
-struct Upsampler {
-    resampler: Option<Resampler>,
-    /// What the resampler holds back at most, and a frame while it is made.
-    sound: Vec<i16>,
-}
-
-impl Upsampler {
-    fn new(rate: SampleRate) -> Self {
-        let room = SampleRate::HZ_48000;
-        Self {
-            resampler: (rate != room).then(|| Resampler::new(Layout::mono(rate), room)),
-            // With this padding there is a frame for each frame.
-            sound: vec![0; room.frames_in(HELD_BACK)],
-        }
-    }
-
-    fn convert(&mut self, frame: &[i16]) -> Option<Arc<Samples>> {
-        let Some(resampler) = &mut self.resampler else {
-            return Arc::<[i16]>::from(frame).try_into().ok();
-        };
-        resampler.push(frame, &mut self.sound);
-        let converted = Arc::<[i16]>::from(self.sound.first_chunk::<ROOM_FRAME>()?.as_slice());
-        self.sound.drain(..ROOM_FRAME);
-        converted.try_into().ok()
     }
 }
 

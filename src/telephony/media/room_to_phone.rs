@@ -1,23 +1,17 @@
-//! Send path, room to phone: the room's tracks pass a jitter buffer each, are mixed every 20 ms, resampled and encoded in
-//! the call's codec, in packets of the negotiated length.
+//! Send path, room to phone: the room's tracks pass a jitter buffer each and are mixed every 20 ms, all at the rate of the
+//! call, and encoded in its codec, in packets of the negotiated length.
 
 use super::Codec;
 use super::codec::Encoder;
 use super::dtmf::DtmfSender;
 use vivavoce_audio::concealment::Concealment;
-use vivavoce_audio::jitter::FRAME;
-use vivavoce_audio::opus::{self, OpusError};
-use vivavoce_audio::resample::HELD_BACK;
-use vivavoce_audio::{Layout, Resampler, SampleRate};
+use vivavoce_audio::opus::OpusError;
 
-/// Resampler and encoder for one codec. See the module.
+/// The encoder for one codec. See the module.
 #[derive(Debug)]
 pub struct TxPipeline {
     codec: Codec,
     encoder: Encoder,
-    resampler: Option<Resampler>,
-    /// Whether the previous frame was silent, and the resampler's history with it.
-    silent: bool,
     /// Less than a packet, left over between frames.
     sound: Vec<i16>,
     packet_samples: usize,
@@ -28,36 +22,22 @@ pub struct TxPipeline {
 impl TxPipeline {
     /// `complexity` is that of the Opus encoder.
     pub fn new(codec: Codec, packet_ms: u32, complexity: u8) -> Result<Self, OpusError> {
-        let rate = codec.rate();
-        let room = SampleRate::HZ_48000;
         Ok(Self {
             codec,
             encoder: Encoder::new(codec, complexity)?,
-            resampler: (rate != room).then(|| Resampler::new(Layout::mono(room), rate)),
-            silent: false,
-            // The resampler holds back up to 2 ms: with this padding each frame fills a packet.
-            sound: vec![0; rate.frames_in(HELD_BACK)],
-            packet_samples: (rate.hz() * packet_ms / 1_000) as usize,
+            sound: Vec::new(),
+            packet_samples: (codec.rate().hz() * packet_ms / 1_000) as usize,
             bridge: None,
         })
     }
 
-    /// Takes a 20 ms frame. In-band DTMF replaces it.
-    pub fn take(&mut self, mixed: &[i16; FRAME], sounding: Option<&mut DtmfSender>) {
+    /// Takes 20 ms at the rate of the call. In-band DTMF replaces them.
+    pub fn take(&mut self, mixed: &[i16], sounding: Option<&mut DtmfSender>) {
         let start = self.sound.len();
-        let silent = mixed.iter().all(|sample| *sample == 0);
-        let was_silent = std::mem::replace(&mut self.silent, silent);
-        match &mut self.resampler {
-            // Silence after silence is silence at any rate.
-            Some(_) if silent && was_silent => {
-                let frame = self.codec.rate().frames_in(opus::FRAME);
-                self.sound.resize(start + frame, 0);
-            }
-            Some(resampler) => resampler.push(mixed, &mut self.sound),
-            None => self.sound.extend_from_slice(mixed),
-        }
+        self.sound.extend_from_slice(mixed);
         if let Some(bridge) = &mut self.bridge {
-            if silent && bridge.is_audible() {
+            let is_silent = mixed.iter().all(|sample| *sample == 0);
+            if is_silent && bridge.is_audible() {
                 let length = self.sound.len() - start;
                 self.sound.truncate(start);
                 bridge.conceal(length, &mut self.sound);
@@ -94,15 +74,12 @@ impl TxPipeline {
             law.expand(payloads, &mut past);
             let mut bridge = Concealment::new(self.codec.rate().hz());
             bridge.heard(&mut past);
-            let held_back = self.sound.len();
-            self.sound.clear();
-            bridge.conceal(held_back, &mut self.sound);
             self.bridge = Some(bridge);
         }
     }
 
     /// Takes a last frame before payloads are relayed, and fades it over into the first of them, where that is G.711.
-    pub fn fade_into(&mut self, mixed: &[i16; FRAME], payload: &mut Vec<u8>) {
+    pub fn fade_into(&mut self, mixed: &[i16], payload: &mut Vec<u8>) {
         let Encoder::Law(law) = self.encoder else {
             return;
         };
@@ -121,32 +98,5 @@ impl TxPipeline {
     /// Drops an unfinished packet: a DTMF event interrupts it.
     pub fn clear(&mut self) {
         self.sound.clear();
-        self.sound.resize(self.codec.rate().frames_in(HELD_BACK), 0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Skipping the resampler in silence changes nothing of the output.
-    #[test]
-    fn a_pause_takes_its_time_and_nothing_else() {
-        let tone = |at: usize| ((at as f32 * 0.05).sin() * 8_000.0) as i16;
-        let sound = |frame: usize| -> [i16; FRAME] {
-            std::array::from_fn(|n| match frame {
-                5..12 => 0,
-                _ => tone(frame * FRAME + n),
-            })
-        };
-        let rate = Codec::Pcmu.rate();
-        let mut tx = TxPipeline::new(Codec::Pcmu, 20, 0).unwrap();
-        let mut resampler = Resampler::new(Layout::mono(SampleRate::HZ_48000), rate);
-        let mut expected = vec![0; rate.frames_in(HELD_BACK)];
-        for frame in 0..20 {
-            tx.take(&sound(frame), None);
-            resampler.push(&sound(frame), &mut expected);
-        }
-        assert_eq!(tx.sound, expected);
     }
 }

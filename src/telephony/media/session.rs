@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use tokio::sync::mpsc;
 
+use super::clip::Clip;
 use super::consent::Consent;
 use super::dtls::{Association, Handshake, Identity, Keys};
 use super::dtmf::{DtmfReceiver, DtmfSender, Sent};
@@ -26,7 +27,7 @@ use super::srtp::{Crypto, ProtectContext, UnprotectContext};
 use super::{Codec, MediaEvent, MediaReport, rtcp};
 use crate::classify::Wanted;
 use crate::classify::phrases::Meaning;
-use vivavoce_audio::jitter::FRAME as ROOM_FRAME;
+use vivavoce_audio::Bandwidth;
 use vivavoce_audio::track_receiver::TrackReceiver;
 use vivavoce_core::token_bucket::TokenBucket;
 use vivavoce_seams::rooms::link::{PublishSink, Relay, Relayed, TelephoneKey, TrackAudio};
@@ -92,6 +93,8 @@ pub struct Session {
     outlet: Outlet,
     inlet: Inlet,
     room: TrackReceiver<TrackAudio>,
+    /// What the phone hears, 20 ms at the rate of the call.
+    mixed: Vec<i16>,
     /// A sound that is played.
     clip: Option<Clip>,
     tx: Option<TxPipeline>,
@@ -122,16 +125,6 @@ struct Barrier {
     muted: bool,
     /// Whether the phone neither hears the room nor is heard in it.
     apart: bool,
-}
-
-/// A sound on its way to the phone.
-#[derive(Debug)]
-struct Clip {
-    sound: Arc<[i16]>,
-    /// The place in it.
-    at: usize,
-    /// Whether it is played again and again.
-    repeats: bool,
 }
 
 /// A packet that waits for an earlier one.
@@ -173,7 +166,8 @@ impl Session {
             rx: RxPipeline::new(complexity),
             outlet: Outlet::default(),
             inlet: Inlet::default(),
-            room: TrackReceiver::default(),
+            room: TrackReceiver::new(Bandwidth::Narrowband),
+            mixed: Vec::new(),
             clip: None,
             tx: None,
             dtmf_sender: DtmfSender::default(),
@@ -204,6 +198,7 @@ impl Session {
             let Agreement {
                 codec, packet_ms, ..
             } = *agreement;
+            self.convert(codec.bandwidth());
             self.tx = TxPipeline::new(codec, packet_ms, self.start.complexity)
                 .inspect_err(|error| tracing::error!(%error, "cannot create a codec"))
                 .ok();
@@ -227,6 +222,19 @@ impl Session {
         let before = before.map(|before| (before.sends, before.hears));
         if before != Some((agreement.sends, agreement.hears)) {
             self.last_in = now;
+        }
+    }
+
+    /// From now on the phone hears everything at this rate.
+    fn convert(&mut self, bandwidth: Bandwidth) {
+        let before = self.room.bandwidth();
+        if before == bandwidth {
+            return;
+        }
+        self.room.convert(bandwidth);
+        self.consent.convert(before, bandwidth);
+        if let Some(clip) = &mut self.clip {
+            clip.convert(bandwidth);
         }
     }
 
@@ -350,34 +358,12 @@ impl Session {
     }
 
     fn play_clip(&mut self, sound: Arc<[i16]>, repeats: bool) {
-        self.clip = (!sound.is_empty()).then_some(Clip {
-            sound,
-            at: 0,
-            repeats,
-        });
+        self.clip = Clip::new(sound, repeats, self.room.bandwidth());
     }
 
     /// Ends it.
     pub fn hush(&mut self) {
         self.clip = None;
-    }
-
-    /// Adds what is due of the sound that is played.
-    fn add_clip(&mut self, mixed: &mut [i16; ROOM_FRAME]) {
-        let Some(clip) = &mut self.clip else {
-            return;
-        };
-        let due = clip.sound.get(clip.at..).unwrap_or_default();
-        for (sample, said) in mixed.iter_mut().zip(due) {
-            *sample = sample.saturating_add(*said);
-        }
-        clip.at += ROOM_FRAME;
-        if clip.at >= clip.sound.len() {
-            clip.at = 0;
-            if !clip.repeats {
-                self.clip = None;
-            }
-        }
     }
 
     /// Queues DTMF digits.
@@ -677,11 +663,10 @@ impl Session {
         };
         let mut faded = Vec::new();
         if placed.first {
-            let mut mixed = [0; ROOM_FRAME];
-            self.room.next(now, |_| false, |_, _| {}, &mut mixed);
+            self.mix_room(now);
             faded.extend_from_slice(packet.payload);
             if let Some(tx) = &mut self.tx {
-                tx.fade_into(&mixed, &mut faded);
+                tx.fade_into(&self.mixed, &mut faded);
             }
         }
         let header = Header {
@@ -796,17 +781,15 @@ impl Session {
 
     /// Sends the next 20 ms of the room.
     fn send_room(&mut self, now: Instant, wire: &mut dyn Wire) {
-        let mut mixed = [0; ROOM_FRAME];
-        if !self.room.is_empty() {
-            self.room.next(now, |_| false, |_, _| {}, &mut mixed);
+        self.mix_room(now);
+        if self.held || self.barrier.muted || self.barrier.apart {
+            self.mixed.fill(0);
         }
-        if self.held || self.barrier.muted {
-            mixed.fill(0);
-        } else {
-            if self.barrier.apart {
-                mixed.fill(0);
-            }
-            self.add_clip(&mut mixed);
+        let plays = !self.held && !self.barrier.muted;
+        if let Some(clip) = self.clip.as_mut().filter(|_| plays)
+            && !clip.add_to(&mut self.mixed)
+        {
+            self.clip = None;
         }
         let Some(agreement) = &self.agreement else {
             return;
@@ -815,10 +798,19 @@ impl Session {
         let open =
             agreement.sends && (self.answered || self.consent.is_given()) && !self.awaits_keys();
         match self.latch.target().filter(|_| open) {
-            Some(target) if self.consent.pass(&mut mixed) => {
-                self.send_frame(&mixed, target, now, wire);
+            Some(target) if self.consent.pass(&mut self.mixed) => {
+                self.send_frame(target, now, wire);
             }
             _ => self.pause(),
+        }
+    }
+
+    /// The next 20 ms of the room.
+    fn mix_room(&mut self, now: Instant) {
+        self.mixed.clear();
+        self.mixed.resize(self.room.bandwidth().frame(), 0);
+        if !self.room.is_empty() {
+            self.room.next(now, |_| false, |_, _| {}, &mut self.mixed);
         }
     }
 
@@ -843,13 +835,7 @@ impl Session {
         }
     }
 
-    fn send_frame(
-        &mut self,
-        mixed: &[i16; ROOM_FRAME],
-        target: SocketAddr,
-        now: Instant,
-        wire: &mut dyn Wire,
-    ) {
+    fn send_frame(&mut self, target: SocketAddr, now: Instant, wire: &mut dyn Wire) {
         let Some(agreement) = &self.agreement else {
             return;
         };
@@ -880,7 +866,7 @@ impl Session {
             return;
         };
         let sounding = (busy && dtmf.is_none()).then_some(&mut self.dtmf_sender);
-        tx.take(mixed, sounding);
+        tx.take(&self.mixed, sounding);
         let mut more = true;
         while more {
             let (marker, timestamp) = (self.stream.marker, self.stream.timestamp);

@@ -17,8 +17,9 @@ pub use end::{LinkEnd, TrackWriter, Wishes, Woken, pair};
 pub use relay::{Relay, Relayed};
 use ring::Ring;
 
+pub use vivavoce_audio::bandwidth::Samples;
 use vivavoce_audio::jitter::Arrived;
-pub use vivavoce_audio::jitter::{Payload, Samples};
+pub use vivavoce_audio::jitter::Payload;
 use vivavoce_audio::track_receiver::PacketSource;
 use vivavoce_auth::{Principal, Takeover};
 
@@ -357,7 +358,7 @@ impl LinkEvents {
 pub struct Forms {
     /// As Opus packets.
     pub opus: bool,
-    /// As samples, which listeners in this process take as they are.
+    /// As samples, which listeners in this process take at any rate.
     pub pcm: bool,
 }
 
@@ -366,8 +367,8 @@ pub struct Forms {
 pub struct Frame {
     /// The Opus packet; encoded once, whoever hears it.
     pub opus: Option<Arc<[u8]>>,
-    /// The samples at [`CLOCK_HZ`].
-    pub pcm: Option<Arc<Samples>>,
+    /// The samples, at the rate that the publisher has.
+    pub pcm: Option<Samples>,
     /// Its place on the clock of [`CLOCK_HZ`]; it goes on through silence, in which nothing need be sent.
     pub timestamp: u32,
     /// Whether it is the first after silence.
