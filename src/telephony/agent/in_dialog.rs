@@ -112,7 +112,7 @@ async fn follow_invite_again(mut reply: Reply) {
 /// Handles the requests within a call, for as long as it is registered.
 pub(super) async fn answer_requests(
     caller: Arc<Caller>,
-    mut arriving: mpsc::Receiver<Transaction>,
+    mut arriving: mpsc::Receiver<Box<Transaction>>,
     events: mpsc::Sender<LegEvent>,
 ) {
     while let Some(mut transaction) = arriving.recv().await {
@@ -127,10 +127,11 @@ pub(super) async fn answer_requests(
             }
         };
         if let Some(refused) = refused {
-            let _refused = transaction.reply(refused).await;
+            let _refused = Box::pin(transaction.reply(refused)).await;
             continue;
         }
-        let event = answer_request(&caller, transaction, &events).await;
+        // Boxed, as calls wait for requests nearly all the time.
+        let event = Box::pin(answer_request(&caller, *transaction, &events)).await;
         if let Some(event) = event
             && events.send(event).await.is_err()
         {

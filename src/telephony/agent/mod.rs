@@ -402,7 +402,8 @@ impl CanonicalHost for IpAddr {
 pub struct Dialogs(Mutex<HashMap<(String, String), Registered>>);
 
 struct Registered {
-    requests: mpsc::Sender<Transaction>,
+    /// Boxed: the queue of each call has room for many, and hardly ever one.
+    requests: mpsc::Sender<Box<Transaction>>,
     remote: SocketAddr,
     allowance: TokenBucket,
 }
@@ -421,7 +422,7 @@ impl Dialogs {
     pub(super) fn insert(
         &self,
         key: (String, String),
-        requests: mpsc::Sender<Transaction>,
+        requests: mpsc::Sender<Box<Transaction>>,
         remote: SocketAddr,
     ) {
         let registered = Registered {
@@ -467,19 +468,15 @@ impl Dialogs {
     }
 
     /// Passes a request to its call; on failure returns it with a status code.
-    fn hand_over(&self, transaction: Transaction) -> Result<(), Box<(Transaction, StatusCode)>> {
+    fn hand_over(&self, transaction: Transaction) -> Result<(), (Box<Transaction>, StatusCode)> {
         let requests = Self::key(&transaction.original)
             .and_then(|key| self.table().get(&key).map(|found| found.requests.clone()));
         let Some(requests) = requests else {
-            return Err(Box::new((
-                transaction,
-                StatusCode::CallTransactionDoesNotExist,
-            )));
+            let unknown = StatusCode::CallTransactionDoesNotExist;
+            return Err((Box::new(transaction), unknown));
         };
-        requests.try_send(transaction).map_err(|error| {
-            let transaction = error.into_inner();
-            Box::new((transaction, StatusCode::ServiceUnavailable))
-        })
+        let handed = requests.try_send(Box::new(transaction));
+        handed.map_err(|error| (error.into_inner(), StatusCode::ServiceUnavailable))
     }
 }
 
@@ -526,12 +523,12 @@ fn arrived(
             (Method::Invite, Some(_)) => {
                 return invited(transports, transaction, trial, calls);
             }
-            _ => Some(Box::new((transaction, StatusCode::ServiceUnavailable))),
+            _ => Some((Box::new(transaction), StatusCode::ServiceUnavailable)),
         }
     };
     if let Some(refused) = refused {
-        let (transaction, status) = *refused;
-        tokio::spawn(leg::refuse(transaction, trial, status, Vec::new()));
+        let (transaction, status) = refused;
+        tokio::spawn(leg::refuse(*transaction, trial, status, Vec::new()));
     }
 }
 

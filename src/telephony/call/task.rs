@@ -532,7 +532,7 @@ impl Task {
         } else {
             tracing::info!(call, ?direction, cause, "call ended");
         }
-        running.finish().await;
+        Box::pin(running.finish()).await;
     }
 }
 
@@ -559,6 +559,7 @@ impl Room {
 }
 
 impl Running {
+    /// What is done for an event is boxed: the task of a call waits nearly all the time, and takes memory for as long.
     async fn follow(&mut self) {
         let mut reports = interval(REPORT_INTERVAL);
         while !self.over {
@@ -576,8 +577,10 @@ impl Running {
             };
             let input = match woken {
                 Woken::Leg(Some(LegEvent::Digit(key)))
-                | Woken::Media(MediaEvent::Digit { digit: key, .. }) => self.on_key(key).await,
-                Woken::Leg(event) => self.on_leg(event).await,
+                | Woken::Media(MediaEvent::Digit { digit: key, .. }) => {
+                    Box::pin(self.on_key(key)).await
+                }
+                Woken::Leg(event) => Box::pin(self.on_leg(event)).await,
                 Woken::Link(event) => self.on_link(event),
                 Woken::Joined(joined) => self.on_joined(joined),
                 Woken::Referral(step) => self.on_referral(step),
@@ -589,7 +592,7 @@ impl Running {
                     let step = self.pin.as_mut().map(|(_, entry)| entry.tick(now));
                     match step {
                         None | Some(Step::Wait) => Some(Input::Tick),
-                        Some(step) => self.ask(step).await,
+                        Some(step) => Box::pin(self.ask(step)).await,
                     }
                 }
                 Woken::Report => {
@@ -599,10 +602,10 @@ impl Running {
             };
             if let Some(input) = input {
                 let answered = matches!(input, Input::Answered);
-                self.give(input).await;
+                Box::pin(self.give(input)).await;
                 // The answer could not be used: there would be no audio.
                 if answered && !self.agreed {
-                    self.give(Input::NoMedia).await;
+                    Box::pin(self.give(Input::NoMedia)).await;
                 }
             }
         }
