@@ -15,41 +15,72 @@ const OUTLIERS: usize = 100;
 /// the publisher's clock.
 #[derive(Debug, Default)]
 pub(super) struct Transits {
-    /// Timestamp and transit, at most one per [`GRAIN`] of [`WINDOW`].
-    recent: VecDeque<(i64, i64)>,
+    /// At most one per [`GRAIN`] of [`WINDOW`].
+    recent: VecDeque<Recent>,
     /// Their transits in sorted order: sorting for each packet would cost more than decoding it.
-    sorted: Vec<i64>,
+    sorted: Vec<i32>,
+    /// The timestamp of the newest of them.
+    newest: i64,
+    /// What transits are counted from: that of the first packet.
+    origin: i64,
     fastest: i64,
     slow: i64,
+}
+
+/// A packet that has come: half as large as with all of its numbers, as each track keeps hundreds.
+#[derive(Debug, Clone, Copy)]
+struct Recent {
+    /// The lower half of its timestamp.
+    at: u32,
+    /// From [`Transits::origin`].
+    transit: i32,
+}
+
+impl Recent {
+    /// How long before `timestamp` it was, at most half of what can be counted.
+    const fn before(self, timestamp: i64) -> i64 {
+        lower(timestamp).wrapping_sub(self.at).cast_signed() as i64
+    }
+}
+
+const fn lower(timestamp: i64) -> u32 {
+    (timestamp & u32::MAX as i64) as u32
 }
 
 impl Transits {
     /// Records a packet.
     pub(super) fn push(&mut self, timestamp: i64, transit: i64) {
-        if let Some(&(newest, _)) = self.recent.back()
-            && timestamp - newest > PAUSE
-        {
+        if self.recent.is_empty() {
+            self.origin = transit;
+        }
+        // Beyond half a day it is no transit.
+        let since = (transit - self.origin).clamp(i32::MIN.into(), i32::MAX.into());
+        let transit = since as i32;
+        if !self.recent.is_empty() && timestamp - self.newest > PAUSE {
             self.carry_over(timestamp, transit);
         }
         match self.recent.back_mut() {
             // Includes packets that were overtaken: they count by their arrival.
-            Some((newest, slowest)) if timestamp - *newest < GRAIN => {
-                if transit <= *slowest && transit >= self.fastest {
+            Some(newest) if timestamp - self.newest < GRAIN => {
+                if transit <= newest.transit && since >= self.fastest - self.origin {
                     return;
                 }
-                let before = std::mem::replace(slowest, transit.max(*slowest));
-                let slower = *slowest;
+                let slower = transit.max(newest.transit);
+                let before = std::mem::replace(&mut newest.transit, slower);
                 self.forget(before);
                 self.note(slower);
             }
             _ => {
-                self.recent.push_back((timestamp, transit));
+                let at = lower(timestamp);
+                self.newest = timestamp;
+                self.recent.push_back(Recent { at, transit });
                 self.note(transit);
             }
         }
-        while let Some(&(oldest, transit)) = self.recent.front()
-            && timestamp - oldest > WINDOW
+        while let Some(oldest) = self.recent.front()
+            && oldest.before(timestamp) > WINDOW
         {
+            let transit = oldest.transit;
             self.recent.pop_front();
             self.forget(transit);
         }
@@ -73,35 +104,38 @@ impl Transits {
     }
 
     /// After a pause the jitter is as before, but the clocks may not be.
-    fn carry_over(&mut self, timestamp: i64, transit: i64) {
+    fn carry_over(&mut self, timestamp: i64, transit: i32) {
         let median = self.sorted.get(self.sorted.len() / 2).copied();
-        let newest = self.recent.back().map_or(timestamp, |(newest, _)| *newest);
-        let drift = transit - median.unwrap_or(transit);
-        for (at, transit) in &mut self.recent {
-            *at += timestamp - newest - GRAIN;
-            *transit += drift;
+        let drift = transit.saturating_sub(median.unwrap_or(transit));
+        let pause = lower(timestamp - self.newest - GRAIN);
+        for recent in &mut self.recent {
+            recent.at = recent.at.wrapping_add(pause);
+            recent.transit = recent.transit.saturating_add(drift);
         }
         for transit in &mut self.sorted {
-            *transit += drift;
+            *transit = transit.saturating_add(drift);
         }
+        self.newest = timestamp - GRAIN;
     }
 
-    fn note(&mut self, transit: i64) {
+    fn note(&mut self, transit: i32) {
         let place = self.sorted.partition_point(|other| *other < transit);
         self.sorted.insert(place, transit);
     }
 
-    fn forget(&mut self, transit: i64) {
+    fn forget(&mut self, transit: i32) {
         if let Ok(place) = self.sorted.binary_search(&transit) {
             self.sorted.remove(place);
         }
     }
 
-    fn evaluate(&mut self, latest: i64) {
+    fn evaluate(&mut self, latest: i32) {
         let last = self.sorted.len().saturating_sub(1);
         let slow = last - self.sorted.len() / OUTLIERS;
-        self.fastest = self.sorted.first().copied().unwrap_or(latest);
-        self.slow = self.sorted.get(slow).copied().unwrap_or(latest);
+        let fastest = self.sorted.first().copied().unwrap_or(latest);
+        let slow = self.sorted.get(slow).copied().unwrap_or(latest);
+        self.fastest = self.origin + i64::from(fastest);
+        self.slow = self.origin + i64::from(slow);
     }
 }
 
@@ -203,10 +237,11 @@ mod tests {
             };
             transits.push(timestamp, random.i64(0..4_000));
             let recent = transits.recent.iter();
-            let mut expected: Vec<i64> = recent.map(|(_, transit)| *transit).collect();
+            let mut expected: Vec<i32> = recent.map(|recent| recent.transit).collect();
             expected.sort_unstable();
             assert_eq!(transits.sorted, expected);
-            assert_eq!(transits.fastest, expected.first().copied().unwrap());
+            let fastest = transits.origin + i64::from(expected[0]);
+            assert_eq!(transits.fastest, fastest);
         }
     }
 

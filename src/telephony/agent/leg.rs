@@ -380,6 +380,9 @@ impl Leg {
     /// Sends DTMF digits by INFO, one after the other; `w` is a pause. One that is refused comes back as
     /// [`LegEvent::DigitRefused`]. At most a hundred wait.
     pub fn info(&mut self, digits: &str) {
+        if digits.is_empty() {
+            return;
+        }
         let waiting = self.digits.get_or_insert_with(|| {
             let (digits, waiting) = mpsc::channel(MOST_DIGITS);
             tokio::spawn(send_digits(
