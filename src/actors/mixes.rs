@@ -13,6 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::room::{RoomAudioSink, RoomReceiver, TrackPublisher};
 use crate::threads::Threads;
+use vivavoce_audio::{Bandwidth, Pcm};
 use vivavoce_auth::Principal;
 use vivavoce_seams::RoomProvider;
 use vivavoce_seams::rooms::link::{Join, JoinKind, LinkEvent, Listen, RoomLink};
@@ -129,7 +130,7 @@ impl RoomMixes {
             publish,
             control: _left_when_dropped,
         } = link.map_err(|error| error.to_string())?;
-        let publisher = TrackPublisher::new(publish, self.0.complexity);
+        let publisher = TrackPublisher::new(publish, Bandwidth::Fullband, self.0.complexity);
         let receiver = RoomReceiver::new(Rc::new(Sink(publisher)));
         let _receiving = AbortOnDropHandle::new(tokio::task::spawn_local(receiver.clone().run()));
         loop {
@@ -175,8 +176,8 @@ impl Drop for Listener {
 struct Sink(TrackPublisher);
 
 impl RoomAudioSink for Sink {
-    fn push_mix(&self, samples: &[i16]) {
-        if let Err(error) = self.0.send(samples) {
+    fn push_mix(&self, sound: Pcm) {
+        if let Err(error) = self.0.send(sound.samples()) {
             tracing::debug!(%error, "a mix cannot be encoded");
         }
     }
@@ -185,7 +186,7 @@ impl RoomAudioSink for Sink {
         false
     }
 
-    fn push_participant(&self, _: &str, _: &[i16]) {}
+    fn push_participant(&self, _: &str, _: Pcm) {}
 
     fn participant_left(&self, _: &str) {}
 }

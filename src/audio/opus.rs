@@ -163,6 +163,20 @@ impl OpusEncoder {
         self.pre_skip
     }
 
+    /// Protects packets against this loss in percent from now on, by redundancy, which only SILK has; nothing any more. Without
+    /// loss the input is encoded as [`Application::Audio`] would: closer to the original, and at several times less.
+    pub fn protect(&mut self, loss_percent: Option<u8>) -> Result<(), OpusError> {
+        let signal = match loss_percent {
+            Some(_) => ::opus::Signal::Auto,
+            // Nothing else keeps `Voip` from SILK.
+            None => ::opus::Signal::Music,
+        };
+        self.encoder.set_signal(signal)?;
+        self.encoder.set_inband_fec(loss_percent.is_some())?;
+        let percent = loss_percent.unwrap_or(0);
+        Ok(self.encoder.set_packet_loss_perc(percent.into())?)
+    }
+
     /// Changes the complexity, 0 to 10.
     pub fn set_complexity(&mut self, complexity: u8) -> Result<(), OpusError> {
         Ok(self.encoder.set_complexity(complexity.into())?)
@@ -186,6 +200,8 @@ impl OpusEncoder {
 pub struct OccasionalEncoder {
     layout: Layout,
     settings: OpusSettings,
+    /// Whether what [`OpusSettings::fec_loss_percent`] says is needed.
+    is_protected: bool,
     encoder: Option<OpusEncoder>,
     packet: Vec<u8>,
 }
@@ -196,9 +212,21 @@ impl OccasionalEncoder {
         Self {
             layout,
             settings,
+            is_protected: true,
             encoder: None,
             packet: vec![0; MAX_FRAME_PACKET],
         }
+    }
+
+    /// Whether packets are lost from now on, so that they need the redundancy that the settings ask for.
+    pub fn protect(&mut self, needed: bool) -> Result<(), OpusError> {
+        if self.is_protected != needed {
+            self.is_protected = needed;
+            if let Some(encoder) = &mut self.encoder {
+                encoder.protect(self.settings.fec_loss_percent.filter(|_| needed))?;
+            }
+        }
+        Ok(())
     }
 
     /// The packet of a frame where that is needed; else the encoder goes until one is.
@@ -209,7 +237,13 @@ impl OccasionalEncoder {
         }
         let encoder = match &mut self.encoder {
             Some(encoder) => encoder,
-            none => none.insert(OpusEncoder::new(self.layout, self.settings)?),
+            none => {
+                let mut encoder = OpusEncoder::new(self.layout, self.settings)?;
+                if !self.is_protected {
+                    encoder.protect(None)?;
+                }
+                none.insert(encoder)
+            }
         };
         let bytes = encoder.encode(frame, &mut self.packet)?;
         Ok(self.packet.get(..bytes).map(Arc::from))
@@ -502,6 +536,47 @@ mod tests {
         assert!(packets.iter().any(|packet| packet[0] >> 3 < 16));
         assert!(!packets.iter().any(|packet| carries_redundancy(packet)));
         assert!(!carries_redundancy(&[]) && !carries_redundancy(&[0]));
+    }
+
+    /// Protected or not, from one frame to the next, without a click.
+    #[test]
+    fn packets_carry_redundancy_where_they_are_lost() {
+        let layout = layout(48_000, Channels::Mono);
+        let settings = OpusSettings {
+            application: Application::Voip,
+            bitrate_bps: 40_000,
+            complexity: 5,
+            fec_loss_percent: Some(10),
+        };
+        let mut encoder = OccasionalEncoder::new(layout, settings);
+        let mut decoder = OpusDecoder::new(layout).unwrap();
+        let tone = |n: usize| ((n as f32 * 300.0 / 48_000.0).fract() * std::f32::consts::TAU).sin();
+        let sound: Vec<i16> = (0..300 * 960)
+            .map(|n| (tone(n) * 10_000.0) as i16)
+            .collect();
+        let mut heard = Vec::new();
+        let mut carrying = [0; 6];
+        for (n, frame) in sound.chunks_exact(960).enumerate() {
+            encoder.protect((n / 50).is_multiple_of(2)).unwrap();
+            let packet = encoder.encode(frame, true).unwrap().unwrap();
+            carrying[n / 50] += usize::from(carries_redundancy(&packet));
+            decoder.decode(&packet, &mut heard).unwrap();
+        }
+        // What was in the packet before a change may still be in the one behind it.
+        let [first, plain, second, again, third, last] = carrying;
+        assert!(
+            [first, second, third].iter().all(|carry| *carry > 20),
+            "{carrying:?}"
+        );
+        assert!(
+            [plain, again, last].iter().all(|carry| *carry <= 2),
+            "{carrying:?}"
+        );
+        let steps = heard[9_600..]
+            .windows(2)
+            .map(|pair| pair[0].abs_diff(pair[1]));
+        // Its own steepest step is 393.
+        assert!(steps.clone().all(|step| step < 800), "{:?}", steps.max());
     }
 
     #[test]

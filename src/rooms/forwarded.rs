@@ -75,7 +75,7 @@ impl Sfu {
         };
         forwarded.reflect(original);
         self.participants.insert(key, forwarded);
-        self.pair(from);
+        self.pair(from, now);
         self.settle_in(key, to, now);
         self.introduce(key, to, now);
     }

@@ -398,7 +398,7 @@ impl Sfu {
         };
         self.participants.insert(key, participant);
         self.connections.insert(connection, key);
-        self.take_in(key);
+        self.take_in(key, now);
         key
     }
 

@@ -105,6 +105,7 @@ pub mod fuzzing;
 mod joining;
 mod layers;
 mod local;
+mod losses;
 mod media;
 mod media_thread;
 mod moving;

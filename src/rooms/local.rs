@@ -155,7 +155,7 @@ impl Sfu {
 
     /// Tells the participants of a room who are in this process in which forms their frames are wanted, and lets them relay to
     /// each other if they are two, and nobody else is there who could hear them. Called whenever that may have changed.
-    pub(super) fn pair(&mut self, room: RoomKey) {
+    pub(super) fn pair(&mut self, room: RoomKey, now: Now) {
         let members: Vec<ParticipantKey> = self.members(room).map(|member| member.key).collect();
         let takes_pcm =
             |member: &Participant| matches!(&member.link, Link::Local(local) if !local.needs_opus);
@@ -163,6 +163,11 @@ impl Sfu {
             .members(room)
             .filter(|member| takes_pcm(member))
             .count();
+        let loses = |member: &Participant| match member.link {
+            Link::Local(_) => false,
+            _ => member.losses.are_expected(now.instant),
+        };
+        let is_lossy = self.members(room).any(loses);
         for key in &members {
             let other = match *members {
                 [one, other] => self.relay_between(*key, if one == *key { other } else { one }),
@@ -177,6 +182,7 @@ impl Sfu {
             if let Link::Local(local) = &mut participant.link {
                 local.want(Forms {
                     opus: is_forwarded || members.len() - 1 > take_pcm - own,
+                    redundancy: is_forwarded || is_lossy,
                     pcm: is_forwarded || take_pcm > own,
                 });
                 local.relay_to(other);

@@ -244,7 +244,7 @@ impl Sfu {
     /// Makes somebody a member of the room that it comes to without having asked for it. As whoever joins it, a tenant's
     /// participant makes a room that nobody owns its tenant's.
     pub(super) fn settle_in(&mut self, key: ParticipantKey, to: RoomKey, now: Now) {
-        self.take_in(key);
+        self.take_in(key, now);
         let Some(participant) = self.participants.get(&key) else {
             return;
         };

@@ -18,6 +18,7 @@ use super::data::Outbox;
 use super::layers::Encoding;
 use super::limits;
 use super::local::Local;
+use super::losses::Losses;
 use super::negotiation::TrackSid;
 use super::pace::Pace;
 use super::peer::Peer;
@@ -266,7 +267,9 @@ pub struct Participant {
     pub stale: bool,
     /// When its connection quality is first judged.
     pub judged_from: Option<Instant>,
-    /// The last measured packet loss, 0 to 1, and the quality last reported.
+    /// Of its downlink.
+    pub losses: Losses,
+    /// The last measured packet loss of its uplink, 0 to 1, and the quality last reported.
     pub loss: f32,
     pub quality: Option<proto::ConnectionQuality>,
     pub on_resume: Option<OnResume>,
@@ -328,6 +331,7 @@ impl Participant {
             offer_asked: None,
             stale: false,
             judged_from: None,
+            losses: Losses::default(),
             loss: 0.0,
             quality: None,
             on_resume: None,

@@ -408,7 +408,7 @@ impl Sfu {
             && publication.mid.is_some()
         {
             let room = participant.room;
-            self.pair(room);
+            self.pair(room, now);
             self.announce(key, now);
         }
     }

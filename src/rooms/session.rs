@@ -403,7 +403,7 @@ impl Sfu {
     }
 
     /// Makes a participant a member of its room, which stays open for it.
-    pub(super) fn take_in(&mut self, key: ParticipantKey) {
+    pub(super) fn take_in(&mut self, key: ParticipantKey, now: Now) {
         let Some(participant) = self.participants.get(&key) else {
             return;
         };
@@ -417,7 +417,7 @@ impl Sfu {
             room.ends_at = None;
         }
         let room = participant.room;
-        self.pair(room);
+        self.pair(room, now);
     }
 
     /// Takes a member out of its room, which waits for its end from now on if nobody is left who keeps it.

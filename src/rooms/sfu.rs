@@ -233,8 +233,8 @@ impl Sfu {
             self.tell_speakers(room, now);
             self.begin_silent_tracks(room, now);
             self.tell_counts(room);
-            // One of them may be able to relay now.
-            self.pair(room);
+            // One of them may be able to relay now, or no longer miss packets.
+            self.pair(room, now);
             if self
                 .rooms
                 .get(&room)
@@ -398,6 +398,11 @@ impl Sfu {
             Arrival::Loss(loss) => {
                 if let Some(participant) = self.participants.get_mut(&key) {
                     participant.loss = loss;
+                }
+            }
+            Arrival::Missed(share) => {
+                if let Some(participant) = self.participants.get_mut(&key) {
+                    participant.losses.note(share, now.instant);
                 }
             }
         }

@@ -84,7 +84,7 @@ impl Sfu {
         if let Link::Local(local) = &mut participant.link {
             let new = local.follow(&wanted);
             let room = participant.room;
-            self.pair(room);
+            self.pair(room, now);
             return self.tell_subscribed(key, &new, now);
         }
         let active = participant.was_active;

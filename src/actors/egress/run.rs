@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::EgressService;
 use super::request::What;
 use crate::recorder::{RecorderActor, RecordingFailed, StopRecording, Tap};
-use crate::room::{LAYOUT, RoomAudioSink, RoomReceiver};
+use crate::room::{RoomAudioSink, RoomReceiver};
 use vivavoce_audio::opus::OpusDecoder;
 use vivavoce_audio::{Channels, Layout, Pcm, SampleRate};
 use vivavoce_auth::Principal;
@@ -242,16 +242,15 @@ impl Recording {
 struct Sink(Tap);
 
 impl RoomAudioSink for Sink {
-    fn push_mix(&self, samples: &[i16]) {
-        self.0
-            .hear(&Pcm::new(LAYOUT, samples.to_vec()), None, Instant::now());
+    fn push_mix(&self, sound: Pcm) {
+        self.0.hear(&sound, None, Instant::now());
     }
 
     fn wants_participant(&self, _: &str) -> bool {
         false
     }
 
-    fn push_participant(&self, _: &str, _: &[i16]) {}
+    fn push_participant(&self, _: &str, _: Pcm) {}
 
     fn participant_left(&self, _: &str) {}
 }

@@ -8,27 +8,30 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use vivavoce_audio::Bandwidth;
 use vivavoce_audio::track_receiver::TrackReceiver;
+use vivavoce_audio::{Bandwidth, Layout, Pcm};
 use vivavoce_seams::rooms::link::TrackAudio;
 
-/// What sessions and recordings take.
-const BANDWIDTH: Bandwidth = Bandwidth::Fullband;
 /// Length of the frames that are handed out.
 const FRAME: Duration = vivavoce_audio::opus::FRAME;
 /// Silence that follows the end of the last track, so that endpointing sees the end of a sentence.
 const TRAILING_SILENCE: Duration = Duration::from_secs(3);
 
-/// Takes the audio of a room in frames of 20 ms, mono at 48 kHz.
+/// Takes the audio of a room in frames of 20 ms, mono.
 pub trait RoomAudioSink {
+    /// How much of it is of use: what nobody hears is not decoded.
+    fn bandwidth(&self) -> Bandwidth {
+        Bandwidth::Fullband
+    }
+
     /// The mix of all participants.
-    fn push_mix(&self, samples: &[i16]);
+    fn push_mix(&self, sound: Pcm);
 
     /// Whether [`Self::push_participant`] wants this one: each costs decoding.
     fn wants_participant(&self, identity: &str) -> bool;
 
     /// All tracks of one participant. Called before [`Self::push_mix`], at most once per participant and frame.
-    fn push_participant(&self, identity: &str, samples: &[i16]);
+    fn push_participant(&self, identity: &str, sound: Pcm);
 
     /// No more audio comes from this participant.
     fn participant_left(&self, identity: &str);
@@ -48,7 +51,7 @@ struct Inner {
 impl RoomReceiver {
     pub(crate) fn new(sink: Rc<dyn RoomAudioSink>) -> Self {
         Self(Rc::new(Inner {
-            tracks: RefCell::new(TrackReceiver::new(BANDWIDTH)),
+            tracks: RefCell::new(TrackReceiver::new(sink.bandwidth())),
             sink,
             wake: Notify::new(),
         }))
@@ -108,12 +111,17 @@ impl RoomReceiver {
 
     fn tick(&self, now: Instant) {
         let sink = &self.0.sink;
-        let mut mixed = [0; BANDWIDTH.frame()];
-        let each = |identity: &str, samples: &[i16]| sink.push_participant(identity, samples);
+        let bandwidth = sink.bandwidth();
+        let layout = Layout::mono(bandwidth.rate());
+        let mut mixed = vec![0; bandwidth.frame()];
+        let each = |identity: &str, samples: &[i16]| {
+            sink.push_participant(identity, Pcm::new(layout, samples.to_vec()));
+        };
         let wanted = |identity: &str| sink.wants_participant(identity);
         let mut tracks = self.0.tracks.borrow_mut();
+        tracks.convert(bandwidth);
         tracks.next(now.into_std(), wanted, each, &mut mixed);
         drop(tracks);
-        sink.push_mix(&mixed);
+        sink.push_mix(Pcm::new(layout, mixed));
     }
 }

@@ -13,7 +13,7 @@ use vivavoce_audio::pcm::level_dbov;
 use vivavoce_audio::{Bandwidth, Layout, SampleRate};
 use vivavoce_seams::rooms::link::{CLOCK_HZ, Forms, Frame, PublishSink, Samples};
 
-/// The audio of a room.
+/// What sessions say in a room.
 pub const LAYOUT: Layout = Layout::mono(SampleRate::HZ_48000);
 /// How far ahead of real time a frame may leave: one frame, so that a late timer leaves no gap.
 pub const LEAD: Duration = Duration::from_millis(40);
@@ -41,6 +41,7 @@ struct Inner {
 
 /// Encodes and timestamps frames.
 struct Frames {
+    bandwidth: Bandwidth,
     encoder: OccasionalEncoder,
     /// RTP timestamp of the next frame, and when it is due if there is no silence in between.
     timestamp: u32,
@@ -50,8 +51,8 @@ struct Frames {
 }
 
 impl TrackPublisher {
-    /// A publisher for this track. `complexity` is the encoder's, 0 (cheap) to 10.
-    pub fn new(publish: PublishSink, complexity: u8) -> Self {
+    /// A publisher for this track of sound of this bandwidth. `complexity` is the encoder's, 0 (cheap) to 10.
+    pub fn new(publish: PublishSink, bandwidth: Bandwidth, complexity: u8) -> Self {
         let settings = OpusSettings {
             application: Application::Voip,
             bitrate_bps: BITRATE_BPS,
@@ -59,7 +60,8 @@ impl TrackPublisher {
             fec_loss_percent: Some(EXPECTED_LOSS_PERCENT),
         };
         let frames = Frames {
-            encoder: OccasionalEncoder::new(LAYOUT, settings),
+            bandwidth,
+            encoder: OccasionalEncoder::new(Layout::mono(bandwidth.rate()), settings),
             timestamp: fastrand::u32(..),
             due: None,
             marker: true,
@@ -113,7 +115,7 @@ impl TrackPublisher {
         }
     }
 
-    /// Sends 20 ms of [`LAYOUT`]; less is padded with silence.
+    /// Sends 20 ms; less is padded with silence.
     pub fn send(&self, samples: &[i16]) -> Result<(), OpusError> {
         let wanted = self.0.publish.wanted();
         let frame = self
@@ -159,15 +161,17 @@ impl Frames {
     /// The next frame, behind the one before.
     fn make(&mut self, samples: &[i16], wanted: Forms) -> Result<Frame, OpusError> {
         let mut whole = [0; Bandwidth::Fullband.frame()];
+        let whole = whole.get_mut(..self.bandwidth.frame()).unwrap_or_default();
         for (to, from) in whole.iter_mut().zip(samples) {
             *to = *from;
         }
+        self.encoder.protect(wanted.redundancy)?;
         let frame = Frame {
-            opus: self.encoder.encode(&whole, wanted.opus)?,
-            pcm: wanted.pcm.then(|| Samples::new(&whole)).flatten(),
+            opus: self.encoder.encode(whole, wanted.opus)?,
+            pcm: wanted.pcm.then(|| Samples::new(whole)).flatten(),
             timestamp: self.timestamp,
             marker: std::mem::take(&mut self.marker),
-            level: level_dbov(&whole),
+            level: level_dbov(whole),
         };
         self.timestamp = self.timestamp.wrapping_add(clock(FRAME));
         Ok(frame)

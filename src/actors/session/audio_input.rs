@@ -23,7 +23,7 @@ use crate::recorder::Tap;
 use crate::stt::replay_buffer::ReplayBuffer;
 use vivavoce_audio::rate_check::WrongRate;
 use vivavoce_audio::vad::VadEvent;
-use vivavoce_audio::{AudioFormat, Layout, Pcm, SampleRate};
+use vivavoce_audio::{AudioFormat, Bandwidth, Layout, Pcm, SampleRate};
 use vivavoce_seams::SttResult;
 use vivavoce_socket::Timeline;
 use vivavoce_telemetry::metrics::{self, DropCause};
@@ -564,6 +564,19 @@ impl AudioInput {
             .borrow_mut()
             .push_pcm(audio, &mut |event| self.tell(event));
         true
+    }
+
+    /// How much of the spectrum of a room is of use: what its recogniser hears, unless it is recorded, or freed of noise, too.
+    pub fn bandwidth(&self) -> Bandwidth {
+        let state = self.0.state.borrow();
+        let last = state.pipelines.back();
+        match (
+            &state.recorded,
+            last.and_then(|slot| slot.pipeline.as_ref()),
+        ) {
+            (Recorded::Nowhere, Some(pipeline)) => pipeline.borrow().bandwidth(),
+            _ => Bandwidth::Fullband,
+        }
     }
 
     /// Records audio that is transcribed elsewhere.

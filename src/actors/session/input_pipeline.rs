@@ -16,7 +16,7 @@ use vivavoce_audio::decode::{DecodeError, StreamDecoder};
 use vivavoce_audio::denoise::Denoiser;
 use vivavoce_audio::rate_check::RateCheck;
 use vivavoce_audio::vad::{self, Vad, VadEvent, VadSettings};
-use vivavoce_audio::{AudioFormat, Encoding, Layout, Pcm, Resampler, SampleRate};
+use vivavoce_audio::{AudioFormat, Bandwidth, Encoding, Layout, Pcm, Resampler, SampleRate};
 use vivavoce_seams::{TURN_RATE, TURN_SOUND};
 
 /// Bytes that are decoded at once. A few bytes of Ogg/Opus may be seconds of audio.
@@ -287,6 +287,21 @@ impl InputPipeline {
             }
         }
         false
+    }
+
+    /// How much of the spectrum is of use.
+    pub(super) fn bandwidth(&self) -> Bandwidth {
+        if self.inner.noise_suppression {
+            return Bandwidth::Fullband;
+        }
+        let heard = self.inner.rate.accepted.rate;
+        Bandwidth::of(match &self.inner.handover {
+            Some(Handover {
+                stage: Stage::Waits { next, .. },
+                ..
+            }) => next.layout().rate.max(heard),
+            _ => heard,
+        })
     }
 
     /// Takes audio that needs no decoding, whose rate is not the client's to say.

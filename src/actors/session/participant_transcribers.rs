@@ -212,11 +212,10 @@ impl ParticipantTranscribers {
 }
 
 impl RoomAudioSink for ParticipantTranscribers {
-    fn push_mix(&self, samples: &[i16]) {
+    fn push_mix(&self, sound: Pcm) {
         let clock = &self.common.clock;
-        clock.set(clock.get() + samples.len() as u64);
-        let mix = Pcm::new(LAYOUT, samples.to_vec());
-        self.common.session.record_only(&mix);
+        clock.set(clock.get() + sound.frames() as u64);
+        self.common.session.record_only(&sound);
     }
 
     fn wants_participant(&self, identity: &str) -> bool {
@@ -232,7 +231,7 @@ impl RoomAudioSink for ParticipantTranscribers {
         }
     }
 
-    fn push_participant(&self, identity: &str, samples: &[i16]) {
+    fn push_participant(&self, identity: &str, sound: Pcm) {
         if self.ended.get() {
             return;
         }
@@ -269,10 +268,11 @@ impl RoomAudioSink for ParticipantTranscribers {
             if gap > 0 {
                 input.skip(duration_of(gap));
             }
-            participant.heard_until = now + samples.len() as u64;
-            if input.push_room(Pcm::new(LAYOUT, samples.to_vec())) {
+            let length = sound.frames() as u64;
+            participant.heard_until = now + length;
+            if input.push_room(sound) {
                 let transcribed = &self.common.transcribed;
-                transcribed.set(transcribed.get() + duration_of(samples.len() as u64));
+                transcribed.set(transcribed.get() + duration_of(length));
             }
         }
     }

@@ -24,11 +24,11 @@ use super::protocol::{
 };
 use crate::registry::rooms::RoomsError;
 use crate::room::{
-    self, AnswerWords, ChangeRoom, EnterError, Entered, LAYOUT, LeaveRoom, RoomActor,
-    RoomAudioSink, RoomNews, RoomReport, SendToRoom, ShowRecording, TrackPublisher,
+    self, AnswerWords, ChangeRoom, EnterError, Entered, LeaveRoom, RoomActor, RoomAudioSink,
+    RoomNews, RoomReport, SendToRoom, ShowRecording, TrackPublisher,
 };
 use crate::start_in_span;
-use vivavoce_audio::Pcm;
+use vivavoce_audio::{Bandwidth, Pcm};
 use vivavoce_seams::RoomErrorKind;
 use vivavoce_seams::rooms::link::{Message as RoomMessage, Outgoing, SendError};
 use vivavoce_seams::rooms::telephone::HangupCause;
@@ -58,15 +58,19 @@ impl Drop for RoomMembership {
 struct Mixed(AudioInput);
 
 impl RoomAudioSink for Mixed {
-    fn push_mix(&self, samples: &[i16]) {
-        self.0.push_room(Pcm::new(LAYOUT, samples.to_vec()));
+    fn bandwidth(&self) -> Bandwidth {
+        self.0.bandwidth()
+    }
+
+    fn push_mix(&self, sound: Pcm) {
+        self.0.push_room(sound);
     }
 
     fn wants_participant(&self, _identity: &str) -> bool {
         false
     }
 
-    fn push_participant(&self, _identity: &str, _samples: &[i16]) {}
+    fn push_participant(&self, _identity: &str, _sound: Pcm) {}
 
     fn participant_left(&self, _identity: &str) {}
 }
@@ -132,7 +136,7 @@ impl SessionActor {
         let Some(publish) = entered.take_publish() else {
             return;
         };
-        let publisher = TrackPublisher::new(publish, complexity);
+        let publisher = TrackPublisher::new(publish, Bandwidth::Fullband, complexity);
         let (name, provider) = (config.room_name.clone(), entered.provider());
         let words = Rc::new(AnswerWords::new(name.clone(), self.services.calls.clone()));
         let (sink, transcribers): (Rc<dyn RoomAudioSink>, _) = match &config.listen {

@@ -12,10 +12,9 @@ use bytes::Bytes;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use vivavoce_actors::registry::rooms::{EnterRoom, RoomRegistry};
-use vivavoce_actors::room::{LAYOUT, TrackPublisher};
+use vivavoce_actors::room::TrackPublisher;
 use vivavoce_agents::Line;
 use vivavoce_audio::g711::Law;
-use vivavoce_audio::jitter::FRAME as ROOM_FRAME;
 use vivavoce_audio::resample::HELD_BACK;
 use vivavoce_audio::track_receiver::TrackReceiver;
 use vivavoce_audio::{Bandwidth, Layout, Resampler, SampleRate, linear16, opus};
@@ -31,10 +30,10 @@ use vivavoce_seams::rooms::telephone::attribute;
 const JOIN_PATIENCE: Duration = Duration::from_secs(10);
 /// How long leaving it may take.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
-/// Sound of the caller that waits for its turn: what is older is dropped.
-const MAX_WAITING: usize = 48_000;
-/// With more than this, two frames leave at a time: carriers send up to 200 ms at once.
-const CATCH_UP: usize = 15 * ROOM_FRAME;
+/// Frames of the caller's sound that wait for their turn: what is older is dropped.
+const MAX_WAITING: usize = 50;
+/// With more than this, two leave at a time: carriers send up to 200 ms at once.
+const CATCH_UP: usize = 15;
 /// After so many ticks without a whole frame the caller pauses.
 const PAUSE: u32 = 15;
 /// After so many frames of silence nothing is sent to the carrier, which plays silence by itself.
@@ -54,17 +53,22 @@ pub struct CallRooms {
 /// The caller's side of a call in a room.
 pub struct CallInRoom {
     encoding: Encoding,
+    /// From a rate that no bandwidth has.
     resampler: RefCell<Option<Resampler>>,
-    /// Samples of [`LAYOUT`] that wait for their turn.
+    /// Samples of a frame.
+    frame: usize,
+    /// Samples that wait for their turn.
     waiting: RefCell<VecDeque<i16>>,
     control: LinkControl,
 }
 
 impl CallInRoom {
     fn new(encoding: Encoding, rate: SampleRate, control: LinkControl) -> Self {
-        let to = LAYOUT.rate;
+        let bandwidth = Bandwidth::of(rate);
+        let to = bandwidth.rate();
         Self {
             encoding,
+            frame: bandwidth.frame(),
             resampler: RefCell::new((rate != to).then(|| Resampler::new(Layout::mono(rate), to))),
             waiting: RefCell::default(),
             control,
@@ -82,12 +86,12 @@ impl CallInRoom {
         match &mut *self.resampler.borrow_mut() {
             None => waiting.extend(samples),
             Some(resampler) => {
-                let mut resampled = Vec::with_capacity(samples.len() * 6);
+                let mut resampled = Vec::with_capacity(samples.len() * 2);
                 resampler.push(&samples, &mut resampled);
                 waiting.extend(resampled);
             }
         }
-        let late = waiting.len().saturating_sub(MAX_WAITING);
+        let late = waiting.len().saturating_sub(MAX_WAITING * self.frame);
         waiting.drain(..late);
     }
 
@@ -104,14 +108,18 @@ impl CallInRoom {
     /// network that is late makes no gaps in it, and whoever listens evens it out. Only a pause takes time of its own.
     fn publish(&self, publisher: &TrackPublisher, idle: &mut u32) {
         let mut waiting = self.waiting.borrow_mut();
-        let frames = if waiting.len() > CATCH_UP { 2 } else { 1 };
+        let frames = if waiting.len() > CATCH_UP * self.frame {
+            2
+        } else {
+            1
+        };
         for _ in 0..frames {
-            if waiting.len() < ROOM_FRAME {
+            if waiting.len() < self.frame {
                 *idle += 1;
                 break;
             }
             *idle = 0;
-            send(publisher, &waiting.drain(..ROOM_FRAME).collect::<Vec<_>>());
+            send(publisher, &waiting.drain(..self.frame).collect::<Vec<_>>());
         }
         match (*idle).cmp(&PAUSE) {
             Ordering::Less => {}
@@ -216,7 +224,7 @@ pub async fn serve(
         control,
     } = joined?;
     let rate = SampleRate::new(format.rate).map_err(|error| error.to_string())?;
-    let publisher = TrackPublisher::new(publish, rooms.complexity);
+    let publisher = TrackPublisher::new(publish, Bandwidth::of(rate), rooms.complexity);
     let call = Rc::new(CallInRoom::new(format.encoding, rate, control));
     connect(Some(Rc::clone(&call)));
     let mut ear = Ear::new(rate);

@@ -227,6 +227,25 @@ fn frames_are_wanted_in_the_forms_that_those_who_are_there_take() {
     );
 }
 
+/// Redundancy is for those who miss packets, and for those of whom that is not known yet.
+#[test]
+fn packets_carry_redundancy_while_somebody_misses_some() {
+    let mut bench = Bench::new(|_| ());
+    let (_, ann) = call(&mut bench, "ann", false);
+    let wants = |ann: &Telephone| ann.forms.lock().unwrap().unwrap().redundancy;
+    assert!(!wants(&ann));
+    bench.join("web");
+    assert!(wants(&ann));
+    for (missed, wanted) in [(0.0, false), (0.05, true), (0.0, true)] {
+        let now = bench.now.instant;
+        let mut everybody = bench.sfu.participants.values_mut();
+        let web = everybody.find(|one| &*one.identity == "web").unwrap();
+        web.losses.note(missed, now);
+        bench.pass(Duration::from_secs(1));
+        assert_eq!(wants(&ann), wanted, "{missed}");
+    }
+}
+
 /// Of a frame that has both, each takes its own; one that is not encoded is lost to those who need that.
 #[test]
 fn samples_pass_to_those_who_take_them() {

@@ -358,6 +358,8 @@ impl LinkEvents {
 pub struct Forms {
     /// As Opus packets.
     pub opus: bool,
+    /// Whether packets are lost on their way to somebody, so that each should carry what was in the one before, too.
+    pub redundancy: bool,
     /// As samples, which listeners in this process take at any rate.
     pub pcm: bool,
 }

@@ -326,7 +326,12 @@ fn frames_have_the_forms_that_the_room_wants() {
     for codec in Codec::ALL {
         let mut stage = Stage::new(codec);
         for (opus, pcm) in [(false, true), (true, true), (true, false), (false, false)] {
-            stage.frames.want(Forms { opus, pcm });
+            let redundancy = false;
+            stage.frames.want(Forms {
+                opus,
+                redundancy,
+                pcm,
+            });
             let frames = say_and_collect(&mut stage, 700.0, 100);
             assert_eq!(frames.len(), 100);
             assert!(frames.iter().all(|frame| frame.opus.is_some() == opus));

@@ -42,6 +42,7 @@ pub(super) struct Shared {
     pub(super) frames: Ring<Frame>,
     /// See [`Forms`].
     opus: AtomicBool,
+    redundancy: AtomicBool,
     pcm: AtomicBool,
     messages: Mutex<Messages>,
     wishes: Mutex<Wishes>,
@@ -97,6 +98,7 @@ impl Shared {
     pub(super) fn wanted(&self) -> Forms {
         Forms {
             opus: self.opus.load(Ordering::Acquire),
+            redundancy: self.redundancy.load(Ordering::Acquire),
             pcm: self.pcm.load(Ordering::Acquire),
         }
     }
@@ -167,6 +169,7 @@ pub fn pair(join: &Join, wake: impl Fn(Woken) + Send + Sync + 'static) -> (RoomL
     let shared = Arc::new(Shared {
         frames: Ring::new(WAITING_FRAMES),
         opus: AtomicBool::new(true),
+        redundancy: AtomicBool::new(true),
         pcm: AtomicBool::new(false),
         messages: Mutex::default(),
         wishes: Mutex::new(wishes),
@@ -227,10 +230,14 @@ impl LinkEnd {
         self.0.shared.frames.pop()
     }
 
-    /// How frames are wanted from now on: as Opus, until this says otherwise.
+    /// How frames are wanted from now on: as Opus with redundancy, until this says otherwise.
     pub fn want(&self, wanted: Forms) {
-        self.0.shared.opus.store(wanted.opus, Ordering::Release);
-        self.0.shared.pcm.store(wanted.pcm, Ordering::Release);
+        let shared = &self.0.shared;
+        shared.opus.store(wanted.opus, Ordering::Release);
+        shared
+            .redundancy
+            .store(wanted.redundancy, Ordering::Release);
+        shared.pcm.store(wanted.pcm, Ordering::Release);
     }
 
     /// Where the participant takes what is relayed.
