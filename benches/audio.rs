@@ -14,7 +14,7 @@ use vivavoce::audio::mix::{FADE, Fader, Gain, Mixer};
 use vivavoce::audio::opus::{MAX_FRAME_PACKET, OpusEncoder, OpusSettings};
 use vivavoce::audio::stretch::{Speed, Stretch};
 use vivavoce::audio::track_receiver::{PacketSource, TrackReceiver};
-use vivavoce::audio::{Channels, Layout, Pcm, Resampler, SampleRate};
+use vivavoce::audio::{Bandwidth, Channels, Layout, Pcm, Resampler, SampleRate};
 
 criterion_group!(benches, resampler, channels, mixer, stretch, room);
 criterion_main!(benches);
@@ -145,8 +145,15 @@ fn room(c: &mut Criterion) {
             packet.iter().take(length).copied().collect()
         })
         .collect();
-    for tracks in [1, 6, 30, 64] {
-        let mut receiver = TrackReceiver::default();
+    for (tracks, bandwidth) in [
+        (1, Bandwidth::Fullband),
+        (1, Bandwidth::Wideband),
+        (1, Bandwidth::Narrowband),
+        (6, Bandwidth::Fullband),
+        (30, Bandwidth::Fullband),
+        (64, Bandwidth::Fullband),
+    ] {
+        let mut receiver = TrackReceiver::new(bandwidth);
         let mut wires = Vec::new();
         for number in 0..tracks {
             let wire = Wire::default();
@@ -155,9 +162,9 @@ fn room(c: &mut Criterion) {
             let added = receiver.add(identity, sid, wire);
             assert!(added, "a track is left out");
         }
-        let mut mixed = [0; FRAME];
+        let mut mixed = vec![0; bandwidth.frame()];
         let (mut at, mut sequence) = (Instant::now(), 0_u64);
-        c.bench_function(&format!("room/{tracks} who speak"), |b| {
+        c.bench_function(&format!("room/{tracks} who speak, {bandwidth:?}"), |b| {
             b.iter(|| {
                 let payload = &packets[sequence as usize % packets.len()];
                 for wire in &wires {

@@ -118,7 +118,7 @@ const ENGINES: [&str; 2] = ["ours", "neteq"];
 fn engine(name: &str) -> Box<dyn Engine> {
     if name == "ours" {
         return Box::new(Ours {
-            buffer: JitterBuffer::default(),
+            buffer: JitterBuffer::new(vivavoce_audio::Bandwidth::Fullband),
             start: Instant::now(),
             ticks: 0,
             concealed: Duration::ZERO,
