@@ -117,12 +117,14 @@ impl TrackPublisher {
 
     /// Sends 20 ms; less is padded with silence.
     pub fn send(&self, samples: &[i16]) -> Result<(), OpusError> {
+        self.send_due(samples, Instant::now())
+    }
+
+    /// Sends 20 ms that were due at that time. While they follow each other without a pause, it is for the listeners to wait
+    /// for those that are late: their jitter buffers learn how late this machine is.
+    pub fn send_due(&self, samples: &[i16], due: Instant) -> Result<(), OpusError> {
         let wanted = self.0.publish.wanted();
-        let frame = self
-            .0
-            .frames
-            .borrow_mut()
-            .next(samples, wanted, Instant::now())?;
+        let frame = self.0.frames.borrow_mut().next(samples, wanted, due)?;
         self.0.publish.push(frame);
         Ok(())
     }

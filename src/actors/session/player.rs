@@ -40,6 +40,8 @@ use vivavoce_telemetry::metrics;
 
 /// Steps after which the task yields: a burst of events must not fill the socket's queue before it can send.
 const STEPS_AT_ONCE: usize = 64;
+/// By how much sound for a room catches up where this task was late: as much as its track keeps.
+const CATCH_UP: Duration = Duration::from_millis(160);
 
 /// One output; clones are the same output.
 #[derive(Clone)]
@@ -79,6 +81,8 @@ struct State {
     tag: u64,
     /// When the task was to wake last.
     due: Option<Instant>,
+    /// In a room: when what is sent now was due.
+    sent_as_of: Option<Instant>,
     closed: bool,
     /// Since when there is no socket to play to: time stands still until there is one.
     frozen: Option<std::time::Instant>,
@@ -159,6 +163,7 @@ impl Player {
                 gain: DuckingGain::FULL,
                 tag: 0,
                 due: None,
+                sent_as_of: None,
                 closed: false,
                 frozen: None,
                 recorder: None,
@@ -442,6 +447,8 @@ impl Player {
         self.is_away(state);
         let now = state.now();
         let before = state.queue.unplayed_sound(now);
+        // What comes now is not late.
+        state.due = None;
         let outcome = cut(&mut state.queue, now);
         let unheard = before.saturating_sub(state.queue.unplayed_sound(now));
         if let Some(recorder) = state.recorder.as_ref().filter(|_| !unheard.is_zero()) {
@@ -546,14 +553,25 @@ impl Player {
     }
 
     fn next_step(&self) -> Step {
-        let instant = Instant::now();
+        let woken = Instant::now();
         let state = &mut *self.0.state.borrow_mut();
         if self.is_away(state) && !state.closed {
             state.pass_on_commands();
             let (until, room) = (None, true);
             return Step::Wait { until, room };
         }
-        let now = state.now();
+        let (instant, now) = match &self.0.publisher {
+            // A room goes on while this task is late, and what is due is sent as of then.
+            Some(_) => {
+                let due = state.due.filter(|due| *due <= woken).unwrap_or(woken);
+                let instant = woken
+                    .checked_sub(CATCH_UP)
+                    .map_or(due, |from| due.max(from));
+                state.sent_as_of = Some(instant);
+                (instant, instant.into_std())
+            }
+            None => (woken, state.now()),
+        };
         let has_room = match &self.0.publisher {
             // The wait for a subscriber begins when there is something to play.
             Some(publisher) => {
@@ -577,7 +595,7 @@ impl Player {
                     if !wanted_sound && state.queue.wants_sound() {
                         self.0.room.notify_waiters();
                     }
-                    metrics::output_delay(state.lateness(&sound, instant));
+                    metrics::output_delay(state.lateness(&sound, woken));
                     state.silence = None;
                     let mut samples = sound.sound.into_samples();
                     if !state.queue.is_protected(utterance) {
@@ -646,8 +664,12 @@ impl Player {
             let samples = sound.samples().to_vec();
             let left = Instant::now();
             let last = utterance.map(|_| LastFrame { samples, left });
-            self.0.state.borrow_mut().last = last;
-            if let Err(error) = publisher.send(sound.samples()) {
+            let due = {
+                let state = &mut *self.0.state.borrow_mut();
+                state.last = last;
+                state.sent_as_of.unwrap_or(left)
+            };
+            if let Err(error) = publisher.send_due(sound.samples(), due) {
                 self.encoding_failed(utterance, &error);
             }
             return;

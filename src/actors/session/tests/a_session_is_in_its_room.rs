@@ -120,6 +120,35 @@ async fn what_people_say_is_heard_and_what_is_said_reaches_them_frame_by_frame()
     assert!(sound.iter().any(|sample| sample.unsigned_abs() > 1_000));
 }
 
+/// A thread that does not run for a while makes no gap in what is said: frames follow each other, late ones at once.
+#[actix::test]
+async fn a_server_that_is_late_says_everything_without_a_pause() {
+    let stage = Stage::new();
+    let client = stage.connect();
+    client.send(&in_room(json!({})));
+    client.event("ready").await;
+    let (_, link) = stage.rooms.link();
+    link.tell(LinkEvent::Listened);
+    client.send(&json!({"type": "speak", "text": "x".repeat(100), "id": "a"}));
+    client.event("tts_started").await;
+    for late in [30, 90, 150, 120, 60, 150] {
+        sleep(ms(300)).await;
+        tokio::time::advance(ms(late)).await;
+    }
+    client.event("tts_playback_complete").await;
+    let frames = link.frames();
+    assert_eq!(frames.len(), 200);
+    for (n, (at, frame)) in frames.iter().enumerate() {
+        let since = frame.timestamp.wrapping_sub(frames[0].1.timestamp);
+        assert_eq!((since, frame.marker), (960 * n as u32, n == 0));
+        let due = ms(20) * n as u32;
+        let late = (*at - frames[0].0).saturating_sub(due);
+        assert!(late <= ms(150), "frame {n}: {late:?}");
+    }
+    let took = frames[199].0 - frames[0].0;
+    assert!((ms(3_900)..ms(4_001)).contains(&took), "{took:?}");
+}
+
 #[actix::test]
 async fn cleared_speech_stops_within_a_frame() {
     let stage = Stage::new();
