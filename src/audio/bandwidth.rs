@@ -20,9 +20,10 @@ pub enum Bandwidth {
 }
 
 impl Bandwidth {
-    const ALL: [Self; 3] = [Self::Narrowband, Self::Wideband, Self::Fullband];
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Narrowband, Self::Wideband, Self::Fullband];
 
-    /// The least with which sound of this rate loses nothing.
+    /// The least with which sound of this rate loses nothing, of what rooms have.
     pub fn of(rate: SampleRate) -> Self {
         let enough = Self::ALL
             .into_iter()

@@ -26,7 +26,8 @@ use std::time::{Duration, Instant};
 use super::bandwidth::{Bandwidth, Samples};
 use super::format::{Layout, SampleRate};
 use super::opus::{OpusDecoder, OpusError, carries_redundancy, clock_frames};
-use super::pcm::energy;
+use super::pcm::{Pcm, energy};
+use super::resample::Resampler;
 use arrivals::{Sequences, Transits};
 use pcm_decoder::PcmDecoder;
 
@@ -346,10 +347,19 @@ impl JitterBuffer {
         self.drop_oldest();
     }
 
-    /// The listener takes sound of another bandwidth from now on. What has been decoded already, less than 20 ms, is lost.
+    /// The listener takes sound of another bandwidth from now on. What has been decoded already is converted; behind it the
+    /// voice fades out and in again, within a few milliseconds, as its decoder is a new one.
     pub fn convert(&mut self, bandwidth: Bandwidth) {
+        let former = Layout::mono(self.bandwidth.rate());
         self.bandwidth = bandwidth;
-        self.break_off();
+        let ready = Pcm::new(former, std::mem::take(&mut self.ready));
+        self.ready = Resampler::convert(ready, bandwidth.rate()).into_samples();
+        let fall = (RISE / bandwidth.ticks()).min(self.ready.len());
+        for (n, sample) in self.ready.iter_mut().rev().take(fall).enumerate() {
+            *sample = scaled(*sample, n as f32 / fall as f32);
+        }
+        self.before.clear();
+        self.decoder = None;
     }
 
     /// The next 20 ms, as many samples as the listener's bandwidth has in a frame, to be called every 20 ms. `now` is the

@@ -163,8 +163,9 @@ impl OpusEncoder {
         self.pre_skip
     }
 
-    /// Protects packets against this loss in percent from now on, by redundancy, which only SILK has; nothing any more. Without
-    /// loss the input is encoded as [`Application::Audio`] would: closer to the original, and at several times less.
+    /// Protects packets against this loss in percent from now on, by redundancy, which only SILK has; not any more. Without
+    /// loss the input is encoded without SILK: closer to the original, and at several times less. The high-pass filter of
+    /// [`Application::Voip`] stays.
     pub fn protect(&mut self, loss_percent: Option<u8>) -> Result<(), OpusError> {
         let signal = match loss_percent {
             Some(_) => ::opus::Signal::Auto,
@@ -220,12 +221,11 @@ impl OccasionalEncoder {
 
     /// Whether packets are lost from now on, so that they need the redundancy that the settings ask for.
     pub fn protect(&mut self, needed: bool) -> Result<(), OpusError> {
-        if self.is_protected != needed {
-            self.is_protected = needed;
-            if let Some(encoder) = &mut self.encoder {
-                encoder.protect(self.settings.fec_loss_percent.filter(|_| needed))?;
-            }
+        let has_changed = self.settings.fec_loss_percent.is_some() && self.is_protected != needed;
+        if let Some(encoder) = self.encoder.as_mut().filter(|_| has_changed) {
+            encoder.protect(self.settings.fec_loss_percent.filter(|_| needed))?;
         }
+        self.is_protected = needed;
         Ok(())
     }
 
@@ -239,7 +239,7 @@ impl OccasionalEncoder {
             Some(encoder) => encoder,
             none => {
                 let mut encoder = OpusEncoder::new(self.layout, self.settings)?;
-                if !self.is_protected {
+                if !self.is_protected && self.settings.fec_loss_percent.is_some() {
                     encoder.protect(None)?;
                 }
                 none.insert(encoder)

@@ -24,8 +24,8 @@ use super::format::{Layout, SampleRate};
 use super::pcm::{Pcm, saturate};
 use super::window::kaiser;
 
-/// At most so much is held back: with as much silence before its output there is a frame for each frame.
-pub const HELD_BACK: Duration = Duration::from_millis(2);
+/// At most so much is held back.
+const HELD_BACK: Duration = Duration::from_millis(2);
 /// The length of the filter in frames of the lower rate. Together with [`CUTOFF`] and [`KAISER_BETA`] it is the
 /// shortest multiple of [`LANES`] that achieves 80 dB at 0.60 and 1 dB at 0.40; the other two were found by searching
 /// for the most rejection at 0.15 dB of loss.
@@ -140,6 +140,43 @@ impl Resampler {
         resampler.push(sound.samples(), &mut output);
         resampler.finish(&mut output);
         Pcm::new(resampler.output_layout(), output)
+    }
+}
+
+/// Converts mono sound piece by piece: as much silence as is held back at most comes first, so that there is as much for each
+/// piece as it lasts.
+#[derive(Debug)]
+pub struct EvenResampler {
+    /// `None` when both rates are the same.
+    resampler: Option<Resampler>,
+    converted: Vec<i16>,
+}
+
+impl EvenResampler {
+    /// Converts from one rate to the other.
+    pub fn new(from: SampleRate, to: SampleRate) -> Self {
+        let resampler = (from != to).then(|| Resampler::new(Layout::mono(from), to));
+        let held_back = match resampler {
+            Some(_) => to.frames_in(HELD_BACK),
+            None => 0,
+        };
+        Self {
+            resampler,
+            converted: vec![0; held_back],
+        }
+    }
+
+    /// Takes samples.
+    pub fn push(&mut self, samples: &[i16]) {
+        match &mut self.resampler {
+            Some(resampler) => resampler.push(samples, &mut self.converted),
+            None => self.converted.extend_from_slice(samples),
+        }
+    }
+
+    /// The next `length` samples, or as many as there are.
+    pub fn take(&mut self, length: usize) -> std::vec::Drain<'_, i16> {
+        self.converted.drain(..length.min(self.converted.len()))
     }
 }
 
@@ -604,6 +641,22 @@ mod tests {
                 (output.len(), resampler.held()),
                 (2 * to as usize, Duration::ZERO)
             );
+        }
+    }
+
+    #[test]
+    fn there_is_as_much_for_each_piece_as_it_lasts() {
+        for (from, to) in standard_pairs().chain([(16_000, 16_000)]) {
+            let mut resampler = EvenResampler::new(rate(from), rate(to));
+            let mut taken = 0;
+            for chunk in 1..=100 {
+                resampler.push(&vec![100; from as usize / 50]);
+                // At 11,025 and 22,050 Hz 20 ms are no whole number of samples.
+                let due = chunk * (from as usize / 50) * to as usize / from as usize;
+                let length = due - taken;
+                assert_eq!(resampler.take(length).count(), length, "{from} to {to}");
+                taken = due;
+            }
         }
     }
 

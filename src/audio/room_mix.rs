@@ -182,8 +182,8 @@ impl RoomMixer {
         tracks.any(|track| track.key == key && track.gain > 0.0)
     }
 
-    /// Mixes what was written since the last call: as many samples as the listener's bandwidth has in a frame. Allocates for
-    /// the first two voices at once, and never again.
+    /// Mixes what was written since the last call: as many samples as the listener's bandwidth has in a frame. Allocates when
+    /// not exactly one track is heard for the first time, and not again.
     pub fn mix(&mut self, output: &mut [i16]) {
         let alone = self.tracks.len() == 1;
         for track in &mut self.tracks {

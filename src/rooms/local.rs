@@ -164,7 +164,7 @@ impl Sfu {
             .filter(|member| takes_pcm(member))
             .count();
         let loses = |member: &Participant| match member.link {
-            Link::Local(_) => false,
+            Link::Local(_) | Link::Forwarded(_) => false,
             _ => member.losses.are_expected(now.instant),
         };
         let is_lossy = self.members(room).any(loses);

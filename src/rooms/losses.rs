@@ -1,25 +1,34 @@
-//! Whether packets are lost on their way to a participant. Whoever is heard by it carries what was in the packet before in each
-//! of its own while they are, which costs five times as much to encode.
+//! Whether packets of sound are lost on their way to a participant. Whoever is heard by it carries what was in the packet
+//! before in each of its own while they are, which costs five times as much to encode.
 
 use std::time::{Duration, Instant};
 
-/// A larger share than this is lost for a reason that will lose more.
-const LOST: f32 = 0.003;
+/// A larger share than this is missed for a reason that will lose more; fewer are concealed well.
+const LOST: f32 = 0.01;
 /// For how long more is expected to be lost after the last that was.
 const EXPECTED: Duration = Duration::from_mins(5);
+/// For how long nothing is known of who has come. Receivers report every few seconds what they are sent.
+const UNKNOWN: Duration = Duration::from_secs(30);
 
 /// What a participant has reported of its downlink.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Losses {
-    /// Whether there was a report. Before the first there are losses, for all that is known.
-    is_known: bool,
+    unknown_until: Instant,
     expected_until: Option<Instant>,
 }
 
 impl Losses {
+    /// Of who has come now: for all that is known, it misses packets.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            unknown_until: now + UNKNOWN,
+            expected_until: None,
+        }
+    }
+
     /// Notes what share of its packets a participant has missed of late.
     pub fn note(&mut self, share: f32, now: Instant) {
-        self.is_known = true;
+        self.unknown_until = now;
         if share > LOST {
             self.expected_until = Some(now + EXPECTED);
         }
@@ -27,7 +36,7 @@ impl Losses {
 
     /// Whether it is to be expected that more is lost.
     pub fn are_expected(&self, now: Instant) -> bool {
-        !self.is_known || self.expected_until.is_some_and(|until| now < until)
+        now < self.unknown_until || self.expected_until.is_some_and(|until| now < until)
     }
 }
 
@@ -37,14 +46,26 @@ mod tests {
 
     #[test]
     fn losses_are_expected_until_the_first_report_and_for_a_while_after_each() {
-        let (mut losses, start) = (Losses::default(), Instant::now());
+        let start = Instant::now();
+        let mut losses = Losses::new(start);
         assert!(losses.are_expected(start));
         losses.note(0.0, start);
+        assert!(!losses.are_expected(start));
+        // One packet of 250.
+        losses.note(0.004, start);
         assert!(!losses.are_expected(start));
         losses.note(0.02, start);
         let later = start + EXPECTED / 2;
         losses.note(0.0, later);
         assert!(losses.are_expected(later));
         assert!(!losses.are_expected(start + EXPECTED));
+    }
+
+    #[test]
+    fn who_reports_nothing_is_sent_nothing() {
+        let start = Instant::now();
+        let losses = Losses::new(start);
+        assert!(losses.are_expected(start + UNKNOWN / 2));
+        assert!(!losses.are_expected(start + UNKNOWN));
     }
 }

@@ -331,7 +331,7 @@ impl Participant {
             offer_asked: None,
             stale: false,
             judged_from: None,
-            losses: Losses::default(),
+            losses: Losses::new(now.instant),
             loss: 0.0,
             quality: None,
             on_resume: None,

@@ -87,7 +87,7 @@ pub enum Arrival {
     KeyframeWanted(Mid, KeyframeRequestKind),
     /// Fraction of a section's packets lost on the way to us, 0 to 1.
     Loss(f32),
-    /// The same on the way to the other side, as it reports.
+    /// The same of sound on the way to the other side, as it reports.
     Missed(f32),
     /// Another bandwidth is estimated for what is sent: see [`Peer::estimate`].
     Estimate,
@@ -544,7 +544,11 @@ impl Peer {
                 Some(Arrival::KeyframeWanted(request.mid, request.kind))
             }
             Event::MediaIngressStats(stats) => stats.loss.map(Arrival::Loss),
-            Event::MediaEgressStats(stats) => stats.loss.map(Arrival::Missed),
+            Event::MediaEgressStats(stats) => {
+                let share = stats.loss?;
+                let kind = self.rtc.guarded(|rtc| Some(rtc.media(stats.mid)?.kind()));
+                (kind.ok()?? == MediaKind::Audio).then_some(Arrival::Missed(share))
+            }
             Event::EgressBitrateEstimate(BweKind::Twcc {
                 estimate,
                 can_probe,

@@ -13,7 +13,7 @@ use vivavoce_audio::pcm::level_dbov;
 use vivavoce_audio::{Bandwidth, Layout, SampleRate};
 use vivavoce_seams::rooms::link::{CLOCK_HZ, Forms, Frame, PublishSink, Samples};
 
-/// What sessions say in a room.
+/// What sessions say in a room, and its clock.
 pub const LAYOUT: Layout = Layout::mono(SampleRate::HZ_48000);
 /// How far ahead of real time a frame may leave: one frame, so that a late timer leaves no gap.
 pub const LEAD: Duration = Duration::from_millis(40);
@@ -144,12 +144,12 @@ impl TrackPublisher {
 }
 
 impl Frames {
-    fn next(&mut self, samples: &[i16], wanted: Forms, now: Instant) -> Result<Frame, OpusError> {
-        let due = self.due.unwrap_or(now);
-        let late = now.saturating_duration_since(due);
+    fn next(&mut self, samples: &[i16], wanted: Forms, at: Instant) -> Result<Frame, OpusError> {
+        let due = self.due.unwrap_or(at);
+        let late = at.saturating_duration_since(due);
         let marker = self.due.is_none() || late > GAP;
         let (due, skipped) = if marker {
-            (now, late)
+            (at, late)
         } else {
             (due, Duration::ZERO)
         };

@@ -30,7 +30,7 @@ use crate::restarts::{RestartPolicy, Restarts, jitter};
 use crate::room::{AnswerWords, LAYOUT, RoomAudioSink};
 use crate::start_in_span;
 use crate::stt::SttReport;
-use vivavoce_audio::Pcm;
+use vivavoce_audio::{Bandwidth, Pcm};
 use vivavoce_quotas::{Party, Permit, Refused};
 use vivavoce_socket::SocketWriter;
 use vivavoce_telemetry::conversation::Conversation;
@@ -212,6 +212,11 @@ impl ParticipantTranscribers {
 }
 
 impl RoomAudioSink for ParticipantTranscribers {
+    /// The clock counts samples of [`LAYOUT`].
+    fn bandwidth(&self) -> Bandwidth {
+        Bandwidth::Fullband
+    }
+
     fn push_mix(&self, sound: Pcm) {
         let clock = &self.common.clock;
         clock.set(clock.get() + sound.frames() as u64);

@@ -594,17 +594,19 @@ impl<S: Sound> PlaybackQueue<S> {
             .front()
             .filter(|front| front.has_left())
             .map(|_| self.unplayed(0, now));
-        let sound = self
-            .sender()
-            .filter(|sender| !self.must_wait(*sender))
-            .and_then(|sender| self.utterances[sender].sound.front())
-            .map(|sound| self.pacer.wait(now, sound.duration()));
         let words = self.utterances.iter().enumerate();
         let word = words
             .filter_map(|(index, utterance)| self.until_played(index, utterance.next_word?, now))
             .min();
-        let waits = end.into_iter().chain(sound).chain(word);
+        let waits = end.into_iter().chain(self.sound_wait(now)).chain(word);
         waits.min().map(|wait| now + wait)
+    }
+
+    /// How long the sound that is sent next has to wait, if there is any already.
+    pub fn sound_wait(&self, now: Instant) -> Option<Duration> {
+        let sender = self.sender().filter(|sender| !self.must_wait(*sender))?;
+        let sound = self.utterances[sender].sound.front()?;
+        Some(self.pacer.wait(now, sound.duration()))
     }
 
     /// How long to wait before filler of this length may be sent; `None` while speech waits or nothing may be sent. Filler

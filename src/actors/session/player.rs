@@ -40,7 +40,7 @@ use vivavoce_telemetry::metrics;
 
 /// Steps after which the task yields: a burst of events must not fill the socket's queue before it can send.
 const STEPS_AT_ONCE: usize = 64;
-/// By how much sound for a room catches up where this task was late: as much as its track keeps.
+/// By how much sound for a room catches up where this task was late: with the lead, as much as its track keeps (200 ms).
 const CATCH_UP: Duration = Duration::from_millis(160);
 
 /// One output; clones are the same output.
@@ -81,8 +81,8 @@ struct State {
     tag: u64,
     /// When the task was to wake last.
     due: Option<Instant>,
-    /// In a room: when what is sent now was due.
-    sent_as_of: Option<Instant>,
+    /// When the sound that waited then was to be sent.
+    sound_due: Option<Instant>,
     closed: bool,
     /// Since when there is no socket to play to: time stands still until there is one.
     frozen: Option<std::time::Instant>,
@@ -128,6 +128,7 @@ enum Step {
     Leave {
         utterance: Option<UtteranceKey>,
         sound: Pcm,
+        due: Instant,
     },
     Tell(Event),
     /// The stream of an utterance ends.
@@ -163,7 +164,7 @@ impl Player {
                 gain: DuckingGain::FULL,
                 tag: 0,
                 due: None,
-                sent_as_of: None,
+                sound_due: None,
                 closed: false,
                 frozen: None,
                 recorder: None,
@@ -447,10 +448,12 @@ impl Player {
         self.is_away(state);
         let now = state.now();
         let before = state.queue.unplayed_sound(now);
-        // What comes now is not late.
-        state.due = None;
         let outcome = cut(&mut state.queue, now);
         let unheard = before.saturating_sub(state.queue.unplayed_sound(now));
+        if !unheard.is_zero() {
+            // What comes now is not late.
+            state.sound_due = None;
+        }
         if let Some(recorder) = state.recorder.as_ref().filter(|_| !unheard.is_zero()) {
             recorder.cut(unheard);
         }
@@ -492,7 +495,11 @@ impl Player {
         let mut steps = 0;
         loop {
             match self.next_step() {
-                Step::Leave { utterance, sound } => self.leave(utterance, &sound).await,
+                Step::Leave {
+                    utterance,
+                    sound,
+                    due,
+                } => self.leave(utterance, &sound, due).await,
                 Step::Tell(event) => self.tell(event),
                 Step::FinishStream => self.finish_stream().await,
                 Step::Wait { until, room } => {
@@ -561,16 +568,16 @@ impl Player {
             return Step::Wait { until, room };
         }
         let (instant, now) = match &self.0.publisher {
-            // A room goes on while this task is late, and what is due is sent as of then.
             Some(_) => {
-                let due = state.due.filter(|due| *due <= woken).unwrap_or(woken);
-                let instant = woken
-                    .checked_sub(CATCH_UP)
-                    .map_or(due, |from| due.max(from));
-                state.sent_as_of = Some(instant);
+                let instant = state.as_of(woken);
                 (instant, instant.into_std())
             }
             None => (woken, state.now()),
+        };
+        let leave = |utterance, sound| Step::Leave {
+            utterance,
+            sound,
+            due: instant,
         };
         let has_room = match &self.0.publisher {
             // The wait for a subscriber begins when there is something to play.
@@ -604,8 +611,7 @@ impl Player {
                     state.mix_loading(&mut samples);
                     let sound = Pcm::new(self.layout(), samples);
                     state.record(&sound, now);
-                    let utterance = Some(utterance);
-                    return Step::Leave { utterance, sound };
+                    return leave(Some(utterance), sound);
                 }
                 Output::Event(event) => {
                     state.note(&event);
@@ -638,8 +644,7 @@ impl Player {
                 state.queue.fill(now, sound.duration());
                 state.record(&sound, now);
                 state.silence = None;
-                let utterance = None;
-                return Step::Leave { utterance, sound };
+                return leave(None, sound);
             }
             let filler = instant + wait;
             until = Some(until.map_or(filler, |until| until.min(filler)));
@@ -647,28 +652,25 @@ impl Player {
         if let Some(silence) = &mut state.silence {
             if silence.take(instant) {
                 let sound = Pcm::silence(self.layout(), CHUNK);
-                let utterance = None;
-                return Step::Leave { utterance, sound };
+                return leave(None, sound);
             }
             until = until.into_iter().chain(silence.due()).min();
         }
         state.due = until;
+        let wait = state.queue.sound_wait(now);
+        state.sound_due = wait.map(|wait| instant + wait);
         let room = !has_room;
         Step::Wait { until, room }
     }
 
-    /// Encodes a chunk and sends it. The room for it was checked before it was taken from the queue.
-    async fn leave(&self, utterance: Option<UtteranceKey>, sound: &Pcm) {
+    /// Encodes a chunk that was due at this time, and sends it. The room for it was checked before it was taken from the queue.
+    async fn leave(&self, utterance: Option<UtteranceKey>, sound: &Pcm, due: Instant) {
         self.0.writer.timeline().play(sound.samples());
         if let Some(publisher) = &self.0.publisher {
             let samples = sound.samples().to_vec();
             let left = Instant::now();
             let last = utterance.map(|_| LastFrame { samples, left });
-            let due = {
-                let state = &mut *self.0.state.borrow_mut();
-                state.last = last;
-                state.sent_as_of.unwrap_or(left)
-            };
+            self.0.state.borrow_mut().last = last;
             if let Err(error) = publisher.send_due(sound.samples(), due) {
                 self.encoding_failed(utterance, &error);
             }
@@ -801,6 +803,15 @@ impl SpeechSink for Player {
 }
 
 impl State {
+    /// When what is sent now was due, for a room, which goes on while this task is late.
+    fn as_of(&self, woken: Instant) -> Instant {
+        let due = self.sound_due.filter(|due| *due <= woken);
+        let due = due.unwrap_or(woken);
+        woken
+            .checked_sub(CATCH_UP)
+            .map_or(due, |from| due.max(from))
+    }
+
     /// The time of the listener.
     fn now(&self) -> std::time::Instant {
         self.frozen.unwrap_or_else(now)

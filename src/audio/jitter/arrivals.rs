@@ -1,4 +1,4 @@
-//! Statistics of packet arrivals: transit times, losses and duplicates. All times are in samples at 48 kHz.
+//! Statistics of packet arrivals: transit times, losses and duplicates. All times are in ticks of a room's clock, as in the module above.
 
 use std::collections::VecDeque;
 
@@ -243,6 +243,30 @@ mod tests {
             let fastest = transits.origin + i64::from(expected[0]);
             assert_eq!(transits.fastest, fastest);
         }
+    }
+
+    /// Beyond what half of a number can count, too.
+    #[test]
+    fn a_day_is_as_a_minute() {
+        let mut transits = Transits::default();
+        let day = 24 * 3_600 * 48_000_i64;
+        for start in [
+            0,
+            i64::from(u32::MAX) - 240_000,
+            day,
+            day + i64::from(i32::MAX),
+        ] {
+            for n in 0..600 {
+                transits.push(start + n * 960, 7_000 + n % 10 * 100);
+                assert!(transits.recent.len() <= 501);
+            }
+            assert_eq!(transits.fastest(), Some(7_000));
+            assert_eq!(transits.spread(), 900);
+        }
+        transits.clear();
+        transits.push(0, 0);
+        transits.push(960, i64::MAX / 8);
+        assert_eq!(transits.spread(), i64::from(i32::MAX));
     }
 
     #[test]

@@ -5,8 +5,7 @@ use std::collections::VecDeque;
 
 use super::super::bandwidth::{Bandwidth, Samples};
 use super::super::concealment::Concealment;
-use super::super::format::Layout;
-use super::super::resample::{HELD_BACK, Resampler};
+use super::super::resample::EvenResampler;
 
 /// Frames that concealment goes by: 40 ms.
 const PAST: usize = 2;
@@ -102,9 +101,7 @@ fn continued<'a>(
 #[derive(Debug)]
 struct Converter {
     to: Bandwidth,
-    resampler: Resampler,
-    /// As much silence as the resampler holds back at most, and then what it has given.
-    converted: Vec<i16>,
+    resampler: EvenResampler,
     /// Ticks that it was given and has not given yet, less than a sample.
     ahead: usize,
 }
@@ -113,16 +110,49 @@ impl Converter {
     fn new(from: Bandwidth, to: Bandwidth) -> Self {
         Self {
             to,
-            resampler: Resampler::new(Layout::mono(from.rate()), to.rate()),
-            converted: vec![0; to.rate().frames_in(HELD_BACK)],
+            resampler: EvenResampler::new(from.rate(), to.rate()),
             ahead: 0,
         }
     }
 
     /// Appends `length` samples of what it has, with these.
     fn convert(&mut self, samples: &[i16], length: usize, sound: &mut Vec<i16>) {
-        self.resampler.push(samples, &mut self.converted);
-        let length = length.min(self.converted.len());
-        sound.extend(self.converted.drain(..length));
+        self.resampler.push(samples);
+        sound.extend(self.resampler.take(length));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However long what is made up, there is as much as was asked for, and nothing is kept of it.
+    #[test]
+    fn it_gives_what_it_is_asked_for() {
+        let mut random = fastrand::Rng::with_seed(5);
+        for from in Bandwidth::ALL {
+            for to in Bandwidth::ALL {
+                let mut decoder = PcmDecoder::new(from, to);
+                let frame: Vec<i16> = (0..from.frame()).map(|_| random.i16(-900..900)).collect();
+                let samples = Samples::new(&frame).unwrap();
+                assert!(decoder.takes(&samples));
+                for _ in 0..500 {
+                    let mut sound = Vec::new();
+                    decoder.decode(&samples, &mut sound);
+                    assert_eq!(sound.len(), to.frame(), "{from:?} to {to:?}");
+                    sound.clear();
+                    let length = random.usize(1..=to.frame());
+                    decoder.conceal(length * to.ticks(), &mut sound);
+                    assert_eq!(sound.len(), length, "{from:?} to {to:?}");
+                    if random.bool() {
+                        decoder.break_off();
+                    }
+                }
+                let kept = decoder.converter.map_or(0, |mut converter| {
+                    converter.resampler.take(usize::MAX).count()
+                });
+                assert!(kept <= to.frame() / 5, "{from:?} to {to:?}: {kept}");
+            }
+        }
     }
 }

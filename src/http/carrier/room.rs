@@ -15,7 +15,7 @@ use vivavoce_actors::registry::rooms::{EnterRoom, RoomRegistry};
 use vivavoce_actors::room::TrackPublisher;
 use vivavoce_agents::Line;
 use vivavoce_audio::g711::Law;
-use vivavoce_audio::resample::HELD_BACK;
+use vivavoce_audio::resample::EvenResampler;
 use vivavoce_audio::track_receiver::TrackReceiver;
 use vivavoce_audio::{Bandwidth, Layout, Resampler, SampleRate, linear16, opus};
 use vivavoce_auth::Access;
@@ -149,11 +149,10 @@ fn expanded(law: Law, codes: &[u8]) -> Vec<i16> {
 /// What the caller hears.
 struct Ear {
     tracks: TrackReceiver<TrackAudio>,
-    /// To a rate that no bandwidth has.
-    resampler: Option<Resampler>,
     mixed: Vec<i16>,
-    /// Samples for the caller, in front of which is what the resampler holds back: so each frame has its whole length.
-    sound: Vec<i16>,
+    /// To the carrier's rate, where no bandwidth has that.
+    resampler: EvenResampler,
+    /// Samples of a frame for the caller.
     frame: usize,
     silent: u32,
 }
@@ -161,14 +160,10 @@ struct Ear {
 impl Ear {
     fn new(rate: SampleRate) -> Self {
         let bandwidth = Bandwidth::of(rate);
-        let from = bandwidth.rate();
-        let resampler = (rate != from).then(|| Resampler::new(Layout::mono(from), rate));
-        let held_back = resampler.as_ref().map_or(0, |_| rate.frames_in(HELD_BACK));
         Self {
             tracks: TrackReceiver::new(bandwidth),
             mixed: vec![0; bandwidth.frame()],
-            sound: vec![0; held_back],
-            resampler,
+            resampler: EvenResampler::new(bandwidth.rate(), rate),
             frame: rate.frames_in(opus::FRAME),
             silent: SILENT_FRAMES,
         }
@@ -194,13 +189,9 @@ impl Ear {
         } else {
             self.silent += 1;
         }
-        match &mut self.resampler {
-            None => self.sound.extend_from_slice(&self.mixed),
-            Some(resampler) => resampler.push(&self.mixed, &mut self.sound),
-        }
-        let frame = linear16::encode(self.sound.get(..self.frame)?);
-        self.sound.drain(..self.frame);
-        Some(frame)
+        self.resampler.push(&self.mixed);
+        let frame: Vec<i16> = self.resampler.take(self.frame).collect();
+        Some(linear16::encode(&frame))
     }
 }
 

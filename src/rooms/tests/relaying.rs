@@ -96,6 +96,11 @@ impl Telephone {
         (forms.opus, forms.pcm)
     }
 
+    /// Whether they are to carry what was in the one before.
+    fn wants_redundancy(&self) -> bool {
+        self.forms.lock().unwrap().unwrap().redundancy
+    }
+
     /// What it has heard since the last time.
     fn heard(&self) -> Vec<Payload> {
         std::mem::take(&mut *self.heard.lock().unwrap())
@@ -232,18 +237,38 @@ fn frames_are_wanted_in_the_forms_that_those_who_are_there_take() {
 fn packets_carry_redundancy_while_somebody_misses_some() {
     let mut bench = Bench::new(|_| ());
     let (_, ann) = call(&mut bench, "ann", false);
-    let wants = |ann: &Telephone| ann.forms.lock().unwrap().unwrap().redundancy;
-    assert!(!wants(&ann));
+    assert!(!ann.wants_redundancy());
     bench.join("web");
-    assert!(wants(&ann));
-    for (missed, wanted) in [(0.0, false), (0.05, true), (0.0, true)] {
+    assert!(ann.wants_redundancy());
+    let note = |bench: &mut Bench, missed: f32| {
         let now = bench.now.instant;
         let mut everybody = bench.sfu.participants.values_mut();
         let web = everybody.find(|one| &*one.identity == "web").unwrap();
         web.losses.note(missed, now);
         bench.pass(Duration::from_secs(1));
-        assert_eq!(wants(&ann), wanted, "{missed}");
+        ann.wants_redundancy()
+    };
+    for (missed, wanted) in [(0.0, false), (0.05, true), (0.0, true)] {
+        assert_eq!(note(&mut bench, missed), wanted, "{missed}");
     }
+}
+
+/// Who only stands for somebody of another room misses nothing.
+#[test]
+fn who_is_forwarded_to_a_room_asks_nobody_there_for_redundancy() {
+    let mut bench = Bench::new(|_| ());
+    let (_, ann) = call(&mut bench, "ann", false);
+    call(&mut bench, "bob", false);
+    let now = bench.now;
+    let moved = bench.sfu.move_participant("kitchen", "bob", "cellar", now);
+    moved.unwrap();
+    let forwarded = bench
+        .sfu
+        .forward_participant("cellar", "bob", "kitchen", now);
+    forwarded.unwrap();
+    bench.collect();
+    assert_eq!(bench.sfu.list_participants("kitchen").unwrap().len(), 2);
+    assert!(!ann.wants_redundancy());
 }
 
 /// Of a frame that has both, each takes its own; one that is not encoded is lost to those who need that.

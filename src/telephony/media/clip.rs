@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use vivavoce_audio::resample::HELD_BACK;
-use vivavoce_audio::{Bandwidth, Layout, Resampler};
+use vivavoce_audio::Bandwidth;
+use vivavoce_audio::resample::EvenResampler;
 
 /// Samples of a frame of the sound.
 const FRAME: usize = Bandwidth::Fullband.frame();
@@ -17,9 +17,7 @@ pub struct Clip {
     at: usize,
     /// Whether it is played again and again.
     repeats: bool,
-    resampler: Resampler,
-    /// As much silence as the resampler holds back at most, and then what it has given.
-    converted: Vec<i16>,
+    resampler: EvenResampler,
 }
 
 impl Clip {
@@ -30,28 +28,24 @@ impl Clip {
             at: 0,
             repeats,
             resampler: resampler(bandwidth),
-            converted: held_back(bandwidth),
         })
     }
 
     /// The call has another bandwidth from now on.
     pub fn convert(&mut self, bandwidth: Bandwidth) {
         self.resampler = resampler(bandwidth);
-        self.converted = held_back(bandwidth);
     }
 
     /// Adds the next 20 ms to what the phone hears. `false` once it is over.
     pub fn add_to(&mut self, heard: &mut [i16]) -> bool {
         let due = self.sound.get(self.at..).unwrap_or_default();
         let due = due.get(..FRAME).unwrap_or(due);
-        self.resampler.push(due, &mut self.converted);
-        self.resampler
-            .push(&[0; FRAME][due.len()..], &mut self.converted);
-        for (sample, said) in heard.iter_mut().zip(&self.converted) {
-            *sample = sample.saturating_add(*said);
+        self.resampler.push(due);
+        self.resampler.push(&[0; FRAME][due.len()..]);
+        let said = self.resampler.take(heard.len());
+        for (sample, said) in heard.iter_mut().zip(said) {
+            *sample = sample.saturating_add(said);
         }
-        let taken = heard.len().min(self.converted.len());
-        self.converted.drain(..taken);
         self.at += FRAME;
         if self.repeats && self.at >= self.sound.len() {
             self.at = 0;
@@ -61,26 +55,13 @@ impl Clip {
     }
 }
 
-fn resampler(bandwidth: Bandwidth) -> Resampler {
-    Resampler::new(Layout::mono(Bandwidth::Fullband.rate()), bandwidth.rate())
-}
-
-fn held_back(bandwidth: Bandwidth) -> Vec<i16> {
-    match bandwidth {
-        Bandwidth::Fullband => Vec::new(),
-        _ => vec![0; bandwidth.rate().frames_in(HELD_BACK)],
-    }
+fn resampler(bandwidth: Bandwidth) -> EvenResampler {
+    EvenResampler::new(Bandwidth::Fullband.rate(), bandwidth.rate())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const BANDWIDTHS: [Bandwidth; 3] = [
-        Bandwidth::Narrowband,
-        Bandwidth::Wideband,
-        Bandwidth::Fullband,
-    ];
 
     fn sound(length: usize) -> Arc<[i16]> {
         (0..length)
@@ -91,7 +72,7 @@ mod tests {
     /// Converted as it is played, it is what it is when it is converted at once, up to its last sample.
     #[test]
     fn a_clip_is_heard_to_its_end_at_every_rate() {
-        for bandwidth in BANDWIDTHS {
+        for bandwidth in Bandwidth::ALL {
             for length in [5 * FRAME, 5 * FRAME + 300] {
                 let mut clip = Clip::new(sound(length), false, bandwidth).unwrap();
                 let mut heard = Vec::new();
@@ -101,16 +82,20 @@ mod tests {
                     goes_on = clip.add_to(&mut frame);
                     heard.extend(frame);
                 }
-                let mut whole = held_back(bandwidth);
                 let mut resampler = resampler(bandwidth);
-                resampler.push(&sound(length), &mut whole);
-                resampler.finish(&mut whole);
-                assert!(heard.len() >= whole.len(), "{bandwidth:?}, {length}");
-                let (heard, rest) = heard.split_at(whole.len());
+                resampler.push(&sound(length));
+                resampler.push(&[0; 2 * FRAME]);
+                let whole: Vec<i16> = resampler.take(heard.len()).collect();
                 assert!(heard == whole, "{bandwidth:?}, {length}");
-                // Where it is cut off it rings for a moment.
-                let rings = bandwidth.rate().frames_in(HELD_BACK);
-                assert!(rest.iter().skip(rings).all(|sample| *sample == 0));
+                // All of it, with its end, which rings for a moment where it is cut off.
+                let end = length / bandwidth.ticks();
+                let loud = |sample: &i16| sample.abs() > 1_000;
+                assert!(
+                    heard[end - 20..end].iter().any(loud),
+                    "{bandwidth:?}, {length}"
+                );
+                let late = bandwidth.frame() / 4;
+                assert!(heard[end + late..].iter().all(|sample| *sample == 0));
             }
         }
     }
