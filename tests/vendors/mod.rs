@@ -100,6 +100,9 @@ pub async fn client(script: &str, arguments: &[&str]) -> Value {
     client_in(&[], script, arguments).await
 }
 
+/// How long a client's script may take. It is shorter-tempered itself, and says what it has waited for.
+const SCRIPT: Duration = Duration::from_mins(3);
+
 /// The same with these environment variables.
 pub async fn client_in(environment: &[(&str, &str)], script: &str, arguments: &[&str]) -> Value {
     let root = env!("CARGO_MANIFEST_DIR");
@@ -113,7 +116,7 @@ pub async fn client_in(environment: &[(&str, &str)], script: &str, arguments: &[
         .args(arguments)
         .envs(environment.iter().copied())
         .env("NODE_PATH", format!("{root}/.clients/node/node_modules"));
-    let output = ended(&mut command, script, PATIENCE).await;
+    let output = ended(&mut command, script, SCRIPT).await;
     let complaints = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{script}: {complaints}");
     serde_json::from_slice(&output.stdout)
