@@ -129,6 +129,9 @@ pub enum ServerError {
         /// The cause.
         source: io::Error,
     },
+    /// Trunks of the settings do not go with those of LiveKit's API.
+    #[error("{}", .0.join("; "))]
+    Trunks(Vec<String>),
     /// A recording for callers cannot be used. It names the setting.
     #[error("{0}")]
     Prompts(String),

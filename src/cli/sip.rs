@@ -10,6 +10,7 @@ use clap::{Args, Subcommand};
 
 use super::Failure;
 use crate::config::{Config, RoomMode, Settings};
+use crate::providers::embedded;
 use crate::telephony::agent::{header, read_invite};
 use crate::telephony::call::attributes::{self, Ends};
 use crate::telephony::dispatch::{self, Entered, Facts, Gate, Placement, Route};
@@ -85,6 +86,11 @@ fn would_take(settings: &Settings, test: &Test) -> Result<bool, String> {
     };
     let folder = &settings.storage.data_dir;
     let trunks = Trunks::look(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let configured =
+        embedded::sip::trunks(&settings.sip).map_err(|problems| problems.join("; "))?;
+    let trunks = trunks
+        .with(&configured)
+        .map_err(|problems| problems.join("; "))?;
     let (outside, _) = attributes::caller(&headers);
     let ends = Ends {
         outside,

@@ -637,6 +637,9 @@ settings! {
         /// `[{"registrar","user","password"?,"auth_username"?,"domain"?,"transport"?,"expires_seconds"?}]`. While it is registered
         /// somewhere, calls from that address are let in as if it were in `sip.allowed_addresses`.
         registrations_json: Option<JsonText> = "", "sip.registrations_json", "SIP_REGISTRATIONS_JSON";
+        /// Trunks and dispatch rules, as clients of LiveKit's API make them: `{"inbound": [SIPInboundTrunkInfo], "outbound":
+        /// [SIPOutboundTrunkInfo], "rules": [SIPDispatchRuleInfo]}`. The API lists them and does not change them.
+        trunks_json: Option<JsonText> = "", "sip.trunks_json", "SIP_TRUNKS_JSON";
         /// Telephones and softphones that may register here, from `sip.allowed_addresses`, and from anywhere over WebSocket:
         /// `[{"user","password","tenant"?}]`. They are called by their name (`to_sip_uri: "sip:user"`), one of a tenant by that tenant only. If absent, nobody registers.
         phones_json: Option<JsonText> = "", "sip.phones_json", "SIP_PHONES_JSON";

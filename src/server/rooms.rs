@@ -104,6 +104,9 @@ impl OpenRooms {
                 let started = embedded::start(rtc, data_dir, claim_unowned, bounds, parts)?;
                 let trunks =
                     Trunks::open(data_dir).map_err(super::in_data_dir(settings, "trunks"))?;
+                let trunks = embedded::sip::trunks(&settings.sip)
+                    .and_then(|configured| trunks.with(&configured))
+                    .map_err(ServerError::Trunks)?;
                 let trunks = Arc::new(trunks);
                 let rules = Arc::new(CallRules::new(&settings.sip));
                 let referred = Arc::clone(&rules);

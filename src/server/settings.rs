@@ -47,6 +47,17 @@ fn contradictions(settings: &Settings) -> Vec<String> {
                 .to_owned(),
         );
     }
+    problems.extend(
+        embedded::sip::trunks(&settings.sip)
+            .err()
+            .unwrap_or_default(),
+    );
+    if settings.sip.trunks_json.is_some() && livekit::mode(&settings.rtc) != RtcMode::Embedded {
+        problems.push(
+            "sip.trunks_json: needs rtc.mode embedded; a deployment's SIP service has trunks of its own"
+                .to_owned(),
+        );
+    }
     problems.extend(Gateways::read(&settings.sip).err().unwrap_or_default());
     problems.extend(Destinations::read(&settings.sip).err().unwrap_or_default());
     problems.extend(crate::llm::problems(settings));

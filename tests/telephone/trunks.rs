@@ -74,6 +74,36 @@ async fn comes_into(exchange: &Exchange, number: &str, scenario: Scenario, room:
     call
 }
 
+/// Those that the settings name hold as those of the API do, which lists them and changes nothing of them.
+#[tokio::test]
+async fn trunks_and_rules_of_the_settings_hold_from_the_start() {
+    let trunks = json!({
+        "inbound": [{"sip_trunk_id": "ST_shop", "numbers": [SHOP],
+            "auth_username": "shop", "auth_password": "an-open-sesame"}],
+        "rules": [{"trunk_ids": ["ST_shop"], "rule": {"dispatch_rule_direct": {"room_name": "counter"}}}],
+    });
+    let (exchange, client) = exchange(&[("SIP_TRUNKS_JSON", &trunks.to_string())]);
+    refused(&exchange, SHOP, 401).await;
+    let right = || Scenario::logs_in("shop", "an-open-sesame").until_answered();
+    comes_into(&exchange, SHOP, right(), "counter").await;
+    let listed = client
+        .list_sip_inbound_trunk(livekit_api::services::sip::ListSIPInboundTrunkFilter::All)
+        .await
+        .unwrap();
+    assert_eq!(listed[0].sip_trunk_id, "ST_shop");
+    let refused = client.delete_sip_trunk("ST_shop").await.unwrap_err();
+    assert!(refused.to_string().contains("sip.trunks_json"), "{refused}");
+    comes_into(&exchange, SHOP, right(), "counter").await;
+    comes_into(
+        &exchange,
+        OTHER,
+        Scenario::is_answered(""),
+        "call-+14155550160",
+    )
+    .await;
+    assert!(!exchange.server.log_so_far().contains("an-open-sesame"));
+}
+
 #[tokio::test]
 async fn a_call_needs_the_password_of_its_trunk_whatever_the_rules() {
     let (exchange, client) = exchange(&[]);

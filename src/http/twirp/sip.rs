@@ -23,6 +23,7 @@ impl From<TrunkError> for Failure {
             TrunkError::Invalid(_) => "invalid_argument",
             TrunkError::NoTrunk | TrunkError::NoRule => "not_found",
             TrunkError::Full => "resource_exhausted",
+            TrunkError::Configured => "failed_precondition",
             TrunkError::Storage(_) => "internal",
         };
         Self::new(code, error.to_string())

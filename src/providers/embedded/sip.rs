@@ -25,7 +25,7 @@ use vivavoce_telephony::bridge::{Bridge, BridgeSettings, Owners, Prompts, Redire
 use vivavoce_telephony::media::{Codec, Encryption, MediaSettings};
 use vivavoce_telephony::phones::{self, Phone};
 use vivavoce_telephony::registrations::{self, Account};
-use vivavoce_telephony::trunks::Trunks;
+use vivavoce_telephony::trunks::{Configured, Trunks};
 
 /// The most media threads; audio is little work.
 const MOST_THREADS: usize = 4;
@@ -271,6 +271,15 @@ impl Rooms for Local {
 pub fn registrations(sip: &Sip) -> Result<Vec<Account>, Vec<String>> {
     let json = sip.registrations_json.as_ref();
     json.map_or_else(|| Ok(Vec::new()), |json| registrations::read(&json.0))
+}
+
+/// The trunks and rules of the settings. The problems quote no value but ids.
+pub fn trunks(sip: &Sip) -> Result<Configured, Vec<String>> {
+    let json = sip.trunks_json.as_ref();
+    json.map_or_else(
+        || Ok(Configured::default()),
+        |json| Configured::read(&json.0),
+    )
 }
 
 /// Decides who owns an inbound call, and why, from its attributes.

@@ -2,7 +2,9 @@
 //! Authorisation is left to HTTP, validation to `changes`; what they mean for a call is decided in `dispatch`.
 
 mod changes;
+mod configured;
 
+use std::collections::HashSet;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::dispatch::{self, Entered, Facts, Gate, Route};
 pub use changes::{InboundChange, OutboundChange, RuleChange};
+pub use configured::Configured;
 
 /// In the data directory.
 const FILE: &str = "trunks.json";
@@ -39,6 +42,9 @@ pub enum TrunkError {
     /// The limit is reached.
     #[error("the limit of {MOST} is reached")]
     Full,
+    /// The settings name it.
+    #[error("it is named by {}, where it is to be changed", configured::SETTING)]
+    Configured,
     /// It could not be stored.
     #[error("cannot store it: {0}")]
     Storage(#[from] io::Error),
@@ -53,6 +59,8 @@ impl TrunkError {
 /// The trunks and rules. Not `Debug`: they hold passwords.
 pub struct Trunks {
     file: PathBuf,
+    /// The ids of those that the settings name, which the file does not have.
+    configured: HashSet<String>,
     kept: Mutex<Kept>,
 }
 
@@ -166,7 +174,35 @@ impl Trunks {
         };
         Ok(Self {
             file,
+            configured: HashSet::new(),
             kept: Mutex::new(kept),
+        })
+    }
+
+    /// Adds those that the settings name, in front of all others. The problems quote no value but ids.
+    pub fn with(self, configured: &Configured) -> Result<Self, Vec<String>> {
+        let mut all = self.kept().clone();
+        let ids = (configured.inbound.iter().map(Entry::id))
+            .chain(configured.outbound.iter().map(Entry::id))
+            .chain(configured.rules.iter().map(Entry::id));
+        let ids = ids.map(str::to_owned).collect();
+        all.inbound.splice(0..0, configured.inbound.iter().cloned());
+        all.outbound
+            .splice(0..0, configured.outbound.iter().cloned());
+        all.rules.splice(0..0, configured.rules.iter().cloned());
+        let among = Configured {
+            inbound: all.inbound.clone(),
+            outbound: all.outbound.clone(),
+            rules: all.rules.clone(),
+        };
+        let problems = configured.problems(&among);
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        Ok(Self {
+            file: self.file,
+            configured: ids,
+            kept: Mutex::new(all),
         })
     }
 
@@ -179,6 +215,7 @@ impl Trunks {
         };
         Ok(Self {
             file,
+            configured: HashSet::new(),
             kept: Mutex::new(kept),
         })
     }
@@ -195,9 +232,18 @@ impl Trunks {
         let mut held = self.kept();
         let mut kept = held.clone();
         let changed = change(&mut kept)?;
-        write(&self.file, &kept)?;
+        write(&self.file, &kept.without(&self.configured))?;
         *held = kept;
         Ok(changed)
+    }
+
+    /// What the settings name is not changed by anybody else.
+    fn is_free(&self, id: &str) -> Result<(), TrunkError> {
+        if self.configured.contains(id) {
+            Err(TrunkError::Configured)
+        } else {
+            Ok(())
+        }
     }
 
     /// The trunk of an inbound call.
@@ -264,6 +310,7 @@ impl Trunks {
         id: &str,
         change: InboundChange,
     ) -> Result<SipInboundTrunkInfo, TrunkError> {
+        self.is_free(id)?;
         self.change(|kept| {
             let changed = updated(&mut kept.inbound, id, |trunk| {
                 changes::inbound(trunk, change);
@@ -280,6 +327,7 @@ impl Trunks {
         id: &str,
         change: OutboundChange,
     ) -> Result<SipOutboundTrunkInfo, TrunkError> {
+        self.is_free(id)?;
         self.change(|kept| {
             let changed = updated(&mut kept.outbound, id, |trunk| {
                 changes::outbound(trunk, change);
@@ -296,6 +344,7 @@ impl Trunks {
         id: &str,
         change: RuleChange,
     ) -> Result<SipDispatchRuleInfo, TrunkError> {
+        self.is_free(id)?;
         self.change(|kept| {
             let changed = updated(&mut kept.rules, id, |rule| changes::rule(rule, change));
             let changed = changed.ok_or(TrunkError::NoRule)?;
@@ -345,6 +394,7 @@ impl Trunks {
 
     /// Removes a trunk of either kind.
     pub fn delete_trunk(&self, id: &str) -> Result<(), TrunkError> {
+        self.is_free(id)?;
         self.change(|kept| {
             let before = kept.inbound.len() + kept.outbound.len();
             kept.inbound.retain(|trunk| trunk.id() != id);
@@ -360,6 +410,7 @@ impl Trunks {
 
     /// Removes a dispatch rule.
     pub fn delete_rule(&self, id: &str) -> Result<SipDispatchRuleInfo, TrunkError> {
+        self.is_free(id)?;
         self.change(|kept| {
             let place = kept.rules.iter().position(|rule| rule.id() == id);
             place
@@ -370,6 +421,20 @@ impl Trunks {
 }
 
 impl Kept {
+    /// What the file has.
+    fn without(&self, configured: &HashSet<String>) -> Self {
+        fn rest<T: Entry>(list: &[T], configured: &HashSet<String>) -> Vec<T> {
+            let kept = list.iter().filter(|entry| !configured.contains(entry.id()));
+            kept.cloned().collect()
+        }
+        Self {
+            version: self.version,
+            inbound: rest(&self.inbound, configured),
+            outbound: rest(&self.outbound, configured),
+            rules: rest(&self.rules, configured),
+        }
+    }
+
     /// What a former version only kept counts from now on.
     fn take_effect(&mut self) {
         self.version = VERSION;
@@ -512,6 +577,95 @@ mod tests {
         let again = Trunks::open(folder.path()).unwrap();
         assert_eq!(again.outbound(&trunk.sip_trunk_id), Some(trunk));
         assert_eq!(again.list_rules(Filter::default(), &[]), [rule]);
+    }
+
+    const CONFIGURED: &str = r#"{
+        "inbound": [{"sip_trunk_id": "ST_shop", "numbers": ["+1555"], "auth_username": "u", "auth_password": "a-secret"}],
+        "rules": [{"trunk_ids": ["ST_shop"], "rule": {"dispatch_rule_direct": {"room_name": "shop", "pin": "12"}}}]}"#;
+
+    fn configured() -> Configured {
+        Configured::read(&serde_json::from_str(CONFIGURED).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_the_settings_name_holds_and_is_nobody_elses_to_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Trunks::open(folder.path()).unwrap();
+        let trunks = open().with(&configured()).unwrap();
+        let own = trunks.create_inbound(inbound(&["+1666"])).unwrap();
+        let call = Facts {
+            from: "+1777",
+            to: "+1555",
+            source: std::net::Ipv4Addr::LOCALHOST.into(),
+        };
+        let Gate::Trunk(trunk) = trunks.gate(&call) else {
+            panic!("the call comes by no trunk");
+        };
+        assert_eq!(trunk.auth_password, "a-secret");
+        assert_eq!(trunks.longest_pin(Some("ST_shop"), &call), 2);
+        for refused in [
+            trunks.delete_trunk("ST_shop").err(),
+            trunks.delete_rule("SDR_rules_0").err(),
+            trunks
+                .update_inbound("ST_shop", InboundChange::Replace(inbound(&["+1888"])))
+                .err(),
+        ] {
+            assert!(matches!(refused, Some(TrunkError::Configured)));
+        }
+        // The file has the other one alone, and what is taken out of the settings is gone.
+        assert_eq!(open().list_inbound(Filter::default(), &[]), [own]);
+        // Two trunks for one number.
+        let clashing = open();
+        clashing.create_inbound(inbound(&["+1555"])).unwrap();
+        let problems = clashing.with(&configured()).err();
+        let problems = problems.unwrap().join("\n");
+        assert!(
+            problems.starts_with("sip.trunks_json.inbound: \"ST_shop\":"),
+            "{problems}"
+        );
+    }
+
+    #[test]
+    fn problems_of_the_settings_name_the_entry_and_quote_no_secret() {
+        for (json, problem) in [
+            ("[]", "sip.trunks_json: must be an object"),
+            (
+                r#"{"trunks": []}"#,
+                "sip.trunks_json.trunks: there are inbound",
+            ),
+            (r#"{"rules": 5}"#, "sip.trunks_json.rules: must be a list"),
+            (
+                r#"{"inbound": [{"auth_passwort": "hush"}]}"#,
+                "sip.trunks_json.inbound[0]: unknown field `auth_passwort`",
+            ),
+            (
+                r#"{"rules": [{"rule": {"dispatch_rule_direct": {"room_name": "a", "pinn": "hush"}}}]}"#,
+                "sip.trunks_json.rules[0]: unknown field `rule.",
+            ),
+            (
+                r#"{"inbound": [{"numbers": "hush"}]}"#,
+                "sip.trunks_json.inbound[0]: a field has another type",
+            ),
+            (
+                r#"{"inbound": [{"numbers": ["+1"], "auth_username": "u"}]}"#,
+                "sip.trunks_json.inbound: \"ST_inbound_0\": auth_password: is required",
+            ),
+            (
+                r#"{"outbound": [{"sip_trunk_id": "a", "address": "h", "numbers": ["+1"]}], "inbound": [{"sip_trunk_id": "a", "numbers": ["+1"]}]}"#,
+                "sip.trunks_json: two have the id \"a\"",
+            ),
+            (
+                r#"{"rules": [{}]}"#,
+                "sip.trunks_json.rules: \"SDR_rules_0\": rule: is required",
+            ),
+        ] {
+            let problems = Configured::read(&serde_json::from_str(json).unwrap())
+                .err()
+                .unwrap()
+                .join("\n");
+            assert!(problems.starts_with(problem), "{json}: {problems}");
+            assert!(!problems.contains("hush"), "{problems}");
+        }
     }
 
     #[test]
