@@ -49,6 +49,9 @@ fn secrets_of_the_server() -> Vec<(&'static str, String)> {
         "SIP_REGISTRATIONS_JSON" => {
             json!([{"registrar": "127.0.0.1:9", "user": "1", "password": SECRET}]).to_string()
         }
+        "SIP_TRUNKS_JSON" => {
+            json!({"inbound": [{"auth_username": "a", "auth_password": SECRET}]}).to_string()
+        }
         "SIP_PHONES_JSON" => json!([{"user": "desk", "password": SECRET}]).to_string(),
         "RECORDING_TENANTS_JSON" => json!({"a": {"redact_patterns": [SECRET]}}).to_string(),
         // Secrets differ.
