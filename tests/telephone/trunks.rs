@@ -74,6 +74,13 @@ async fn comes_into(exchange: &Exchange, number: &str, scenario: Scenario, room:
     call
 }
 
+/// Numbers that no trunk names follow the settings, as before; and the password of the one that there is was not logged.
+async fn others_follow_the_settings(exchange: &Exchange) {
+    let room = "call-+14155550160";
+    comes_into(exchange, OTHER, Scenario::is_answered(""), room).await;
+    assert!(!exchange.server.log_so_far().contains("an-open-sesame"));
+}
+
 /// Those that the settings name hold as those of the API do, which lists them and changes nothing of them.
 #[tokio::test]
 async fn trunks_and_rules_of_the_settings_hold_from_the_start() {
@@ -94,14 +101,7 @@ async fn trunks_and_rules_of_the_settings_hold_from_the_start() {
     let refused = client.delete_sip_trunk("ST_shop").await.unwrap_err();
     assert!(refused.to_string().contains("sip.trunks_json"), "{refused}");
     comes_into(&exchange, SHOP, right(), "counter").await;
-    comes_into(
-        &exchange,
-        OTHER,
-        Scenario::is_answered(""),
-        "call-+14155550160",
-    )
-    .await;
-    assert!(!exchange.server.log_so_far().contains("an-open-sesame"));
+    others_follow_the_settings(&exchange).await;
 }
 
 #[tokio::test]
@@ -139,15 +139,7 @@ async fn a_call_needs_the_password_of_its_trunk_whatever_the_rules() {
         .await;
     telephone.next("CALL_ESTABLISHED").await;
     telephone.hang_up().await;
-    // Numbers that no trunk names follow the settings, as before.
-    comes_into(
-        &exchange,
-        OTHER,
-        Scenario::is_answered(""),
-        "call-+14155550160",
-    )
-    .await;
-    assert!(!exchange.server.log_so_far().contains("an-open-sesame"));
+    others_follow_the_settings(&exchange).await;
 }
 
 #[tokio::test]

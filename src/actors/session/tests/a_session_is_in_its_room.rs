@@ -120,10 +120,8 @@ async fn what_people_say_is_heard_and_what_is_said_reaches_them_frame_by_frame()
     assert!(sound.iter().any(|sample| sample.unsigned_abs() > 1_000));
 }
 
-/// A thread that does not run for a while makes no gap in what is said: frames follow each other, late ones at once.
-#[actix::test]
-async fn a_server_that_is_late_says_everything_without_a_pause() {
-    let stage = Stage::new();
+/// A session says four seconds in its room, where somebody listens.
+async fn says_four_seconds(stage: &Stage) -> (client::Client, room::Link) {
     let client = stage.connect();
     client.send(&in_room(json!({})));
     client.event("ready").await;
@@ -131,6 +129,14 @@ async fn a_server_that_is_late_says_everything_without_a_pause() {
     link.tell(LinkEvent::Listened);
     client.send(&json!({"type": "speak", "text": "x".repeat(100), "id": "a"}));
     client.event("tts_started").await;
+    (client, link)
+}
+
+/// A thread that does not run for a while makes no gap in what is said: frames follow each other, late ones at once.
+#[actix::test]
+async fn a_server_that_is_late_says_everything_without_a_pause() {
+    let stage = Stage::new();
+    let (client, link) = says_four_seconds(&stage).await;
     for late in [30, 90, 150, 120, 60, 140] {
         sleep(ms(300)).await;
         // More to say comes just then.
@@ -157,13 +163,7 @@ async fn a_server_that_is_late_says_everything_without_a_pause() {
 #[actix::test]
 async fn cleared_speech_stops_within_a_frame() {
     let stage = Stage::new();
-    let client = stage.connect();
-    client.send(&in_room(json!({})));
-    client.event("ready").await;
-    let (_, link) = stage.rooms.link();
-    link.tell(LinkEvent::Listened);
-    client.send(&json!({"type": "speak", "text": "x".repeat(100), "id": "a"}));
-    client.event("tts_started").await;
+    let (client, link) = says_four_seconds(&stage).await;
     sleep(ms(1_000)).await;
     client.send(&json!({"type": "clear"}));
     client.event("tts_interrupted").await;
