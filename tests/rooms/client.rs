@@ -178,12 +178,29 @@ impl Client {
     }
 
     async fn find(&self, from: usize, name: &str, fields: &Value) -> (usize, Value) {
-        let wanted = |event: &Value| is(event, name, fields) || event["event"] == "ended";
-        let found = self.told.find(from, PATIENCE, wanted).await;
+        let wanted = |event: &Value| is(event, name, fields);
+        self.find_by(from, &format!("{name} {fields}"), wanted)
+            .await
+    }
+
+    /// The first event of any of these names, of all that there were.
+    pub async fn first_of(&self, names: &[&str]) -> Value {
+        let wanted = |event: &Value| names.iter().any(|name| event["event"] == *name);
+        self.find_by(0, &names.join(" or "), wanted).await.1
+    }
+
+    async fn find_by(
+        &self,
+        from: usize,
+        what: &str,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> (usize, Value) {
+        let ends = |event: &Value| wanted(event) || event["event"] == "ended";
+        let found = self.told.find(from, PATIENCE, ends).await;
         match found {
-            Ok((at, event)) if is(&event, name, fields) => (at, event),
+            Ok((at, event)) if wanted(&event) => (at, event),
             _ => panic!(
-                "{:?} {}: no {name} {fields} within {PATIENCE:?}: {:?}",
+                "{:?} {}: no {what} within {PATIENCE:?}: {:?}",
                 self.kind,
                 self.identity,
                 self.told.all()

@@ -61,7 +61,7 @@ async fn a_session_that_is_removed_or_killed_leaves_its_room() {
 
 #[tokio::test]
 async fn a_session_ends_with_its_room_and_deletes_its_own() {
-    agent::ends_with_its_room(&server(), "end").await;
+    agent::ends_with_its_room(&server(), "end", true).await;
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use str0m::net::Transmit;
 use tokio::net::UdpSocket;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot};
 use url::Url;
 
@@ -136,7 +137,8 @@ pub async fn run(
         }
         for bytes in outputs.signals {
             let sent = signalling.as_ref().map(|open| open.out.try_send(bytes));
-            if matches!(sent, Some(Err(_))) {
+            // One that has ended may have said why: that is still to be read, and its end behind it.
+            if matches!(sent, Some(Err(TrySendError::Full(_)))) {
                 signalling = None;
                 session.signal_lost("the server does not read", Instant::now());
             }
@@ -239,14 +241,16 @@ async fn carry(mut socket: Socket, mut queue: mpsc::Receiver<Bytes>, told: mpsc:
                 Some(bytes) => {
                     out.binary(bytes);
                     if let Err(error) = socket.send(&mut out).await {
+                        // A server that has closed said before why.
+                        let read = read_out(&mut socket, Some(&told));
+                        let _ = tokio::time::timeout(CLOSING, read).await;
                         break error.message;
                     }
                 }
                 None => {
                     out.close();
                     if socket.send(&mut out).await.is_ok() {
-                        let closed = async { while let Ok(Received::Text(_) | Received::Binary(_)) = socket.receive().await {} };
-                        let _ = tokio::time::timeout(CLOSING, closed).await;
+                        let _ = tokio::time::timeout(CLOSING, read_out(&mut socket, None)).await;
                     }
                     return;
                 }
@@ -263,6 +267,15 @@ async fn carry(mut socket: Socket, mut queue: mpsc::Receiver<Bytes>, told: mpsc:
         }
     };
     let _ = told.send(Said::Lost(lost)).await;
+}
+
+/// Reads until the server has closed.
+async fn read_out(socket: &mut Socket, told: Option<&mpsc::Sender<Said>>) {
+    while let Ok(received @ (Received::Text(_) | Received::Binary(_))) = socket.receive().await {
+        if let (Received::Binary(bytes), Some(told)) = (received, told) {
+            let _ = told.send(Said::Message(bytes)).await;
+        }
+    }
 }
 
 fn failure(error: DialError) -> DialFailure {

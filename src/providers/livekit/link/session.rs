@@ -299,6 +299,7 @@ impl Session {
         recovery.attempts += 1;
         self.phase = Phase::Pausing { until: now + pause };
         if first && self.ever_connected {
+            tracing::info!(why, "a room's connection is lost and sought anew");
             self.tell(vec![LinkEvent::Reconnecting], now);
         }
     }
