@@ -566,6 +566,11 @@ impl AudioInput {
         true
     }
 
+    /// Whether a recorder takes it, or will.
+    pub fn is_recorded(&self) -> bool {
+        !matches!(self.0.state.borrow().recorded, Recorded::Nowhere)
+    }
+
     /// How much of the spectrum of a room is of use: what its recogniser hears, unless it is recorded, or freed of noise, too.
     pub fn bandwidth(&self) -> Bandwidth {
         let state = self.0.state.borrow();

@@ -75,6 +75,19 @@ impl Common {
         self.writer.event(event.to_json());
     }
 
+    /// How much of the spectrum is of use to the recognisers that are wanted.
+    fn bandwidth(&self) -> Bandwidth {
+        let (listen, vad) = &*self.wanted.borrow();
+        if vad.noise_suppression {
+            return Bandwidth::Fullband;
+        }
+        Bandwidth::of(
+            listening::accepted(&self.services.providers, listen)
+                .layout
+                .rate,
+        )
+    }
+
     /// The audio of a participant that comes from now on is for this config. False when too many are pending.
     fn expect(&self, input: &AudioInput, config: u64, (listen, vad): &Wanted) -> bool {
         let accepted = listening::accepted(&self.services.providers, listen);
@@ -88,6 +101,8 @@ pub(super) struct ParticipantTranscribers {
     participants: RefCell<HashMap<String, Participant>>,
     /// Participants for whom there was no recogniser: they are not transcribed until they leave and return.
     rejected: RefCell<HashSet<String>>,
+    /// How much of the spectrum their recognisers take.
+    bandwidth: Cell<Bandwidth>,
     /// The session ends: no more audio is accepted.
     ended: Cell<bool>,
 }
@@ -118,6 +133,7 @@ impl Participant {
 impl ParticipantTranscribers {
     pub(super) fn new(common: Common) -> Self {
         Self {
+            bandwidth: Cell::new(common.bandwidth()),
             common,
             participants: RefCell::default(),
             rejected: RefCell::default(),
@@ -204,6 +220,7 @@ impl ParticipantTranscribers {
             self.common.ignored_told.borrow_mut().clear();
         }
         *self.common.wanted.borrow_mut() = wanted;
+        self.bandwidth.set(self.common.bandwidth());
         for participant in self.participants.borrow().values() {
             // Once per config.
             participant.running.transcriber.do_send(Change);
@@ -212,14 +229,16 @@ impl ParticipantTranscribers {
 }
 
 impl RoomAudioSink for ParticipantTranscribers {
-    /// The clock counts samples of [`LAYOUT`].
     fn bandwidth(&self) -> Bandwidth {
-        Bandwidth::Fullband
+        if self.common.session.is_recorded() {
+            return Bandwidth::Fullband;
+        }
+        self.bandwidth.get()
     }
 
     fn push_mix(&self, sound: Pcm) {
         let clock = &self.common.clock;
-        clock.set(clock.get() + sound.frames() as u64);
+        clock.set(clock.get() + samples_of(&sound));
         self.common.session.record_only(&sound);
     }
 
@@ -273,7 +292,7 @@ impl RoomAudioSink for ParticipantTranscribers {
             if gap > 0 {
                 input.skip(duration_of(gap));
             }
-            let length = sound.frames() as u64;
+            let length = samples_of(&sound);
             participant.heard_until = now + length;
             if input.push_room(sound) {
                 let transcribed = &self.common.transcribed;
@@ -296,6 +315,11 @@ impl Drop for ParticipantTranscribers {
     fn drop(&mut self) {
         self.finish_all(LAST_WORDS);
     }
+}
+
+/// How long it is, in samples of [`LAYOUT`]: a multiple of every rate in which rooms are heard.
+fn samples_of(sound: &Pcm) -> u64 {
+    sound.frames() as u64 * u64::from(LAYOUT.rate.hz() / sound.layout().rate.hz())
 }
 
 fn duration_of(samples: u64) -> Duration {

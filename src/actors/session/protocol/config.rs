@@ -16,7 +16,7 @@ use vivavoce_core::json::Misfit;
 use vivavoce_seams::{OwnCredential, canonical_slug};
 use vivavoce_synthesis::{SpeechConfig, TtsConfig};
 
-/// The sound of a room, both ways.
+/// The sound that a session plays in a room.
 pub const ROOM_FORMAT: AudioFormat = AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_48000);
 
 /// Providers that may stand by for another.
@@ -682,10 +682,10 @@ impl SessionParams {
         self.recording && self.rtc.as_ref().is_some_and(egress)
     }
 
-    /// In a room audio has the format of rooms, whatever was asked for.
+    /// In a room the session plays in the format of rooms, and hears it mono at the rate that was asked for.
     fn use_room_audio(&mut self) {
         if let Some(stt) = &mut self.stt {
-            stt.format = ROOM_FORMAT;
+            stt.format = AudioFormat::mono(Encoding::Linear16, stt.format.layout.rate);
         }
         if let Some(tts) = &mut self.tts {
             tts.format = ROOM_FORMAT;

@@ -454,7 +454,9 @@ impl Session {
             ..
         } = in_force.params.clone();
         let rate = |layout: Layout| layout.rate;
-        let heard = stt.map(|stt| stt.format.layout);
+        // A room is recorded as it sounds, not as its recogniser hears it.
+        let heard = stt.filter(|_| rtc.is_none());
+        let heard = heard.map(|stt| stt.format.layout);
         let played = tts.as_ref().map(|tts| tts.format.layout);
         let rates = [heard, played].map(|layout| layout.map_or(SampleRate::HZ_48000, rate));
         self.effects.push(Effect::Commit {

@@ -243,11 +243,11 @@ async fn two_tracks_of_one_participant_are_heard_together() {
     futures_util::future::join(microphone.is_silent(ms(200)), screen.is_silent(ms(200))).await;
     let stream = stage.recogniser.stream(0).await;
     let heard = stream.louder_than(0);
-    // 1.2 s at 48 kHz, not twice that.
-    assert!((50_000..62_000).contains(&heard), "{heard} samples");
+    // 1.2 s at 16 kHz, not twice that.
+    assert!((16_700..20_700).contains(&heard), "{heard} samples");
     // One of them alone is less than so loud.
     let loud = stream.louder_than(20_000);
-    assert!(loud > 10_000, "{loud} samples");
+    assert!(loud > 3_300, "{loud} samples");
     assert_eq!(stage.recogniser.opened(), 1);
     client.closes();
     stage.is_empty().await;
@@ -305,7 +305,7 @@ async fn a_participant_whose_transcription_has_panicked_is_transcribed_again() {
     ann.speaks(ms(1_000)).await;
     let stream = stage.recogniser.stream(1).await;
     // What was said while nobody listened has waited.
-    assert!(stream.louder_than(10_000) > 20_000);
+    assert!(stream.louder_than(10_000) > 6_600);
     stream.says(said("and again"));
     let heard = client.event("stt_result").await;
     assert_eq!(
