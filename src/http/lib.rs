@@ -85,7 +85,7 @@ pub use listen::Listen;
 pub use metrics::serve_alone as serve_metrics_alone;
 pub use requests::observe;
 pub use state::AppState;
-pub use twirp::livekit_api_page;
+pub use twirp::{livekit_api_page, trunk_problems};
 pub use vivavoce_core::listener_tls as tls;
 pub use vivavoce_socket as socket;
 pub use whip::Sessions as WhipSessions;

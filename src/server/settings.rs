@@ -47,11 +47,10 @@ fn contradictions(settings: &Settings) -> Vec<String> {
                 .to_owned(),
         );
     }
-    problems.extend(
-        embedded::sip::trunks(&settings.sip)
-            .err()
-            .unwrap_or_default(),
-    );
+    match embedded::sip::trunks(&settings.sip) {
+        Ok(configured) => problems.extend(crate::http::trunk_problems(&configured)),
+        Err(wrong) => problems.extend(wrong),
+    }
     if settings.sip.trunks_json.is_some() && livekit::mode(&settings.rtc) != RtcMode::Embedded {
         problems.push(
             "sip.trunks_json: needs rtc.mode embedded; a deployment's SIP service has trunks of its own"
@@ -96,6 +95,15 @@ mod tests {
     fn lists_of_backchannels_are_by_language() {
         let problems = problems("TURNS_BACKCHANNELS_JSON", r#"["mhm"]"#);
         let named = |problem: &String| problem.starts_with("turns.backchannels_json: ");
+        assert!(problems.iter().any(named), "{problems:?}");
+    }
+
+    #[test]
+    fn what_a_trunk_asks_for_in_vain_is_named() {
+        let trunks =
+            r#"{"outbound": [{"address": "h", "numbers": ["+1"], "destination_country": "de"}]}"#;
+        let problems = problems("SIP_TRUNKS_JSON", trunks);
+        let named = |problem: &String| problem.contains("destination_country: ");
         assert!(problems.iter().any(named), "{problems:?}");
     }
 

@@ -797,7 +797,7 @@ export interface SttConfig {
   model?: string | null;
   /** Whether punctuation is wanted. */
   punctuation?: boolean | null;
-  /** Hertz of what the client sends. */
+  /** Hertz of what the client sends; in a room, of what the recogniser hears. */
   sample_rate?: number | null;
 }
 
@@ -989,7 +989,7 @@ export interface UpdateConfigMessage {
     provider?: string | null;
     /** Whether punctuation is wanted. */
     punctuation?: boolean | null;
-    /** Hertz of what the client sends. */
+    /** Hertz of what the client sends; in a room, of what the recogniser hears. */
     sample_rate?: number | null;
   } | null;
   /** How to speak from the next utterance on. The format of what leaves cannot change. */

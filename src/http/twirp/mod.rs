@@ -24,7 +24,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use self::support::Method;
-pub use self::support::page as livekit_api_page;
+pub use self::support::{page as livekit_api_page, trunk_problems};
 use super::body::{self, BodyError};
 use super::former::AtFormer;
 use super::limits;

@@ -7,7 +7,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Failure;
-use super::table::SERVICES;
+use super::table::{INBOUND_TRUNK, OUTBOUND_TRUNK, RULE, SERVICES};
+use vivavoce_telephony::trunks::{Configured, SETTING};
 
 /// A service of LiveKit's API.
 pub(super) struct Service {
@@ -76,6 +77,31 @@ pub(super) fn check<T: Serialize>(fields: &[Field], said: &T, prefix: &str) -> R
             format!("{prefix}{problem}"),
         )),
     }
+}
+
+/// What of the trunks and rules of the settings the API would refuse, by the names of their fields.
+pub fn trunk_problems(configured: &Configured) -> Vec<String> {
+    let problem = |list: &str, id: &str, fields, said: serde_json::Result<Value>| {
+        let problem = match &said {
+            Ok(said) => refused(fields, said)?,
+            // What it says may be a password.
+            Err(_) => "is none of LiveKit's API".to_owned(),
+        };
+        Some(format!("{SETTING}.{list}: {id:?}: {problem}"))
+    };
+    let inbound = configured.inbound().iter().filter_map(|trunk| {
+        let said = serde_json::to_value(trunk);
+        problem("inbound", &trunk.sip_trunk_id, INBOUND_TRUNK, said)
+    });
+    let outbound = configured.outbound().iter().filter_map(|trunk| {
+        let said = serde_json::to_value(trunk);
+        problem("outbound", &trunk.sip_trunk_id, OUTBOUND_TRUNK, said)
+    });
+    let rules = configured.rules().iter().filter_map(|rule| {
+        let said = serde_json::to_value(rule);
+        problem("rules", &rule.sip_dispatch_rule_id, RULE, said)
+    });
+    inbound.chain(outbound).chain(rules).collect()
 }
 
 fn refused(fields: &[Field], said: &Value) -> Option<String> {

@@ -329,7 +329,7 @@ const MEDIA: &[Field] = &[
     Field("media_timeout", Refused(MEDIA_TIMEOUT)),
 ];
 
-const INBOUND_TRUNK: &[Field] = &[
+pub(super) const INBOUND_TRUNK: &[Field] = &[
     Field("sip_trunk_id", Taken(OF_ANSWERS)),
     Field("name", Works),
     Field("metadata", Works),
@@ -421,7 +421,7 @@ const RULE_KIND: &[Field] = &[
     ),
 ];
 
-const RULE: &[Field] = &[
+pub(super) const RULE: &[Field] = &[
     Field("sip_dispatch_rule_id", Taken(OF_ANSWERS)),
     Field("rule", Parts(RULE_KIND)),
     Field("trunk_ids", Works),

@@ -45,6 +45,21 @@ impl Configured {
         }
     }
 
+    /// The inbound trunks.
+    pub fn inbound(&self) -> &[SipInboundTrunkInfo] {
+        &self.inbound
+    }
+
+    /// The outbound trunks.
+    pub fn outbound(&self) -> &[SipOutboundTrunkInfo] {
+        &self.outbound
+    }
+
+    /// The dispatch rules.
+    pub fn rules(&self) -> &[SipDispatchRuleInfo] {
+        &self.rules
+    }
+
     /// Its problems among all that there are.
     pub(super) fn problems(&self, all: &Self) -> Vec<String> {
         let inbound = self.inbound.iter().map(|trunk| {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::dispatch::{self, Entered, Facts, Gate, Route};
 pub use changes::{InboundChange, OutboundChange, RuleChange};
-pub use configured::Configured;
+pub use configured::{Configured, SETTING};
 
 /// In the data directory.
 const FILE: &str = "trunks.json";

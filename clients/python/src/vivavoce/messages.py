@@ -1074,7 +1074,7 @@ class SttConfig(TypedDict):
     """Whether punctuation is wanted."""
 
     sample_rate: NotRequired[int | None]
-    """Hertz of what the client sends."""
+    """Hertz of what the client sends; in a room, of what the recogniser hears."""
 
 
 class SttResultMessage(TypedDict):
@@ -1352,7 +1352,7 @@ class UpdateConfigSttConfig(TypedDict):
     """Whether punctuation is wanted."""
 
     sample_rate: NotRequired[int | None]
-    """Hertz of what the client sends."""
+    """Hertz of what the client sends; in a room, of what the recogniser hears."""
 
 
 class UpdateConfigTtsConfig(TypedDict):

@@ -371,3 +371,24 @@ fn the_page_says_what_the_table_does() {
         "docs/livekit-api.md is stale; run UPDATE_DOCS=1 cargo test -p vivavoce-http the_page_says"
     );
 }
+
+#[test]
+fn what_the_settings_ask_for_in_vain_is_refused_as_by_the_api() {
+    let problems = |json: Value| trunk_problems(&Configured::read(&json).unwrap());
+    let asked = json!({
+        "inbound": [{"numbers": ["+1"], "includeHeaders": "SIP_ALL_HEADERS", "authUsername": "u", "authPassword": "hush"}],
+        "outbound": [{"sipTrunkId": "ST_out", "address": "h", "numbers": ["+1"], "destinationCountry": "de"}],
+        "rules": [{"rule": {"dispatchRuleDirect": {"roomName": "a"}}, "roomPreset": "big"}],
+    });
+    let refused = [
+        "sip.trunks_json.inbound: \"ST_inbound_0\": include_headers: embedded rooms only know SIP_X_HEADERS",
+        "sip.trunks_json.outbound: \"ST_out\": destination_country: embedded rooms cannot do that: calls go where the trunk says",
+        "sip.trunks_json.rules: \"SDR_rules_0\": room_preset: embedded rooms cannot do that: there are no presets; send the fields themselves",
+    ];
+    assert_eq!(problems(asked), refused);
+    let works = json!({
+        "inbound": [{"numbers": ["+1"], "includeHeaders": "SIP_X_HEADERS"}],
+        "rules": [{"rule": {"dispatchRuleDirect": {"roomName": "a"}}, "roomConfig": {"emptyTimeout": 5}}],
+    });
+    assert!(problems(works).is_empty());
+}
