@@ -372,7 +372,8 @@ pub async fn ends_with_its_room(server: &Server, room: &str, is_deployment: bool
         Session::open(server, config(json!({"rtc": rtc})))
     };
     let mut stays = enters(room, "stays", "never").await;
-    let ann = join(server, Kind::Python, room, "ann").await;
+    let mut ann = join(server, Kind::Python, room, "ann").await;
+    ann.mark();
     enters(room, "deletes", "always").await.close().await;
     let event = stays.next("provider_event").await;
     assert_eq!(

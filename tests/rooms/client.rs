@@ -183,10 +183,10 @@ impl Client {
             .await
     }
 
-    /// The first event of any of these names, of all that there were.
+    /// The first event of any of these names since [`Self::mark`] was called.
     pub async fn first_of(&self, names: &[&str]) -> Value {
         let wanted = |event: &Value| names.iter().any(|name| event["event"] == *name);
-        self.find_by(0, &names.join(" or "), wanted).await.1
+        self.find_by(self.seen, &names.join(" or "), wanted).await.1
     }
 
     async fn find_by(

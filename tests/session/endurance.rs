@@ -70,13 +70,12 @@ async fn a_client_that_does_not_read_is_heard_in_bounded_memory_and_alone() {
     );
 
     deaf.go_on_reading();
-    let mut heard = Vec::new();
-    for _ in &said {
+    // A sentence for whose words a busy machine needs longer than the pause behind it ends in one turn with the next.
+    let (said, mut heard) = (said.join(" "), String::new());
+    while share_of_words(&said, &heard) < 0.85 {
         let turn = deaf.end_of_turn().await;
-        heard.push(turn.text("turn_transcript").to_owned());
+        heard = format!("{heard} {}", turn.text("turn_transcript"));
     }
-    let share = share_of_words(&said.join(" "), &heard.join(" "));
-    assert!(share >= 0.85, "{heard:?}");
     deaf.command("clear").await;
     for n in 0..30 {
         deaf.end_of(&n.to_string()).await;

@@ -607,17 +607,20 @@ impl RecogniserRate {
 
     /// A stream with a header may have another rate than was announced, or change it.
     fn bring<'a>(&'a mut self, sound: &'a Pcm) -> &'a [i16] {
-        if sound.layout() == self.accepted {
-            return sound.samples();
-        }
-        let known = self
-            .resampler
-            .take()
-            .filter(|resampler| resampler.input_layout() == sound.layout());
-        let new = || Resampler::new(sound.layout(), self.accepted.rate);
-        let resampler = self.resampler.insert(known.unwrap_or_else(new));
         self.resampled.clear();
-        resampler.push(sound.samples(), &mut self.resampled);
+        let of_another = |former: &mut Resampler| former.input_layout() != sound.layout();
+        if let Some(mut former) = self.resampler.take_if(of_another) {
+            former.finish(&mut self.resampled);
+        }
+        if sound.layout() != self.accepted {
+            let new = || Resampler::new(sound.layout(), self.accepted.rate);
+            let resampler = self.resampler.get_or_insert_with(new);
+            resampler.push(sound.samples(), &mut self.resampled);
+        } else if self.resampled.is_empty() {
+            return sound.samples();
+        } else {
+            self.resampled.extend_from_slice(sound.samples());
+        }
         &self.resampled
     }
 }

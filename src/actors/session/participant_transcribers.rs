@@ -101,8 +101,8 @@ pub(super) struct ParticipantTranscribers {
     participants: RefCell<HashMap<String, Participant>>,
     /// Participants for whom there was no recogniser: they are not transcribed until they leave and return.
     rejected: RefCell<HashSet<String>>,
-    /// How much of the spectrum their recognisers take.
-    bandwidth: Cell<Bandwidth>,
+    /// How much of the spectrum the recognisers take that are wanted.
+    wanted: Cell<Bandwidth>,
     /// The session ends: no more audio is accepted.
     ended: Cell<bool>,
 }
@@ -133,7 +133,7 @@ impl Participant {
 impl ParticipantTranscribers {
     pub(super) fn new(common: Common) -> Self {
         Self {
-            bandwidth: Cell::new(common.bandwidth()),
+            wanted: Cell::new(common.bandwidth()),
             common,
             participants: RefCell::default(),
             rejected: RefCell::default(),
@@ -220,7 +220,7 @@ impl ParticipantTranscribers {
             self.common.ignored_told.borrow_mut().clear();
         }
         *self.common.wanted.borrow_mut() = wanted;
-        self.bandwidth.set(self.common.bandwidth());
+        self.wanted.set(self.common.bandwidth());
         for participant in self.participants.borrow().values() {
             // Once per config.
             participant.running.transcriber.do_send(Change);
@@ -233,7 +233,13 @@ impl RoomAudioSink for ParticipantTranscribers {
         if self.common.session.is_recorded() {
             return Bandwidth::Fullband;
         }
-        self.bandwidth.get()
+        let participants = self.participants.borrow();
+        let heard = participants
+            .values()
+            .filter(|participant| !participant.given_up && !participant.running.has_ended.get())
+            .map(|participant| participant.running.input.bandwidth());
+        // Where a change has failed the former recognisers go on.
+        heard.fold(self.wanted.get(), Bandwidth::max)
     }
 
     fn push_mix(&self, sound: Pcm) {

@@ -250,7 +250,7 @@ pub struct ListenConfig {
     pub provider: String,
     /// BCP-47.
     pub language: String,
-    /// What the client sends.
+    /// What the client sends; in a room, what the recogniser hears.
     pub format: AudioFormat,
     /// Whether punctuation is wanted.
     pub punctuation: bool,
@@ -503,7 +503,7 @@ struct WireStt {
     /// BCP-47.
     #[schemars(extend("default" = "en-US"))]
     language: Option<String>,
-    /// Hertz of what the client sends.
+    /// Hertz of what the client sends; in a room, of what the recogniser hears.
     #[schemars(range(min = 8000, max = 48000), extend("default" = 16000))]
     sample_rate: Option<u64>,
     /// Channels of what the client sends.

@@ -241,7 +241,8 @@ async fn carry(mut socket: Socket, mut queue: mpsc::Receiver<Bytes>, told: mpsc:
                 Some(bytes) => {
                     out.binary(bytes);
                     if let Err(error) = socket.send(&mut out).await {
-                        // A server that has closed said before why.
+                        // A server that has closed said before why. Whoever sends more meanwhile is not told that it does not read.
+                        queue.close();
                         let read = read_out(&mut socket, Some(&told));
                         let _ = tokio::time::timeout(CLOSING, read).await;
                         break error.message;
