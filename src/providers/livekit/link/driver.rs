@@ -295,3 +295,41 @@ fn failure(error: DialError) -> DialFailure {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::SinkExt;
+    use tokio_tungstenite::tungstenite::Message;
+    use vivavoce_core::tls_roots::Authorities;
+
+    /// A server says goodbye and is gone when the client still has something to send.
+    #[tokio::test]
+    async fn what_a_server_said_before_it_closed_is_told_before_the_loss() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("ws://{}", listener.local_addr().unwrap());
+        let url: Url = url.parse().unwrap();
+        let transport = Transport::new(&Authorities::default()).unwrap();
+        for _ in 0..20 {
+            let closing = async {
+                let (stream, _) = listener.accept().await.unwrap();
+                let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
+                socket.send(Message::binary("goodbye")).await.unwrap();
+            };
+            let dialling = transport.dial("livekit", Handshake::new(url.clone()), DIALLING);
+            let (socket, ()) = tokio::join!(dialling, closing);
+            let (out, queue) = mpsc::channel(WAITING);
+            let (told, mut said) = mpsc::channel(WAITING);
+            for _ in 0..WAITING {
+                out.try_send(Bytes::from_static(b"more")).unwrap();
+            }
+            carry(socket.ok().unwrap(), queue, told).await;
+            let first = said.try_recv();
+            assert!(matches!(first, Ok(Said::Message(bytes)) if bytes == "goodbye"));
+            assert!(matches!(said.try_recv(), Ok(Said::Lost(_))));
+            // Nothing is sent any more, which is no sign that the server does not read.
+            let refused = out.try_send(Bytes::new());
+            assert!(matches!(refused, Err(TrySendError::Closed(_))));
+        }
+    }
+}
