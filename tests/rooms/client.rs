@@ -16,7 +16,7 @@ use crate::harness::namespaces::Host;
 use crate::harness::which;
 
 /// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Whose client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
