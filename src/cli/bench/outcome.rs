@@ -124,7 +124,7 @@ impl Outcome {
         });
         let grown = after
             .server
-            .map(|usage| usage.resident_bytes.saturating_sub(idle_bytes));
+            .map(|usage| usage.own_bytes.saturating_sub(idle_bytes));
         let frames = time.as_secs_f64() / FRAME.as_secs_f64() * sessions as f64;
         Self {
             of,
@@ -238,10 +238,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_load_of_a_tenth_of_a_core_makes_ten_times_the_sessions_per_core() {
         let tally = Tally::default();
-        let usage = |cpu_ms, resident_bytes| Usage {
+        let usage = |cpu_ms, own_bytes| Usage {
             cpu: Duration::from_millis(cpu_ms),
             waited: Duration::ZERO,
-            resident_bytes,
+            own_bytes,
         };
         let bucket = |count| format!("{INPUT_DELAY}_bucket{{le=\"0.001\"}} {count}\n");
         let before = State::now(&tally, Some(usage(500, 0)), usage(0, 0), &bucket(5));

@@ -149,7 +149,7 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
         "server: {:.1} % of a core, {:.3} % each; {:.0} MB",
         cpu * 100.0,
         cpu * 100.0 / count as f64,
-        after.resident_bytes as f64 / 1e6
+        after.own_bytes as f64 / 1e6
     );
     let failures = seen.failures.lock().unwrap_or_else(PoisonError::into_inner);
     match failures.first() {

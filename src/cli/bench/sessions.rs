@@ -279,7 +279,7 @@ impl Bench<'_> {
 
     /// Connects, warms up, measures. `None` when it was stopped before there was anything to measure.
     async fn measure(&self, target: &Target, sessions: usize) -> Result<Option<Outcome>, Failure> {
-        let idle = target.usage()?.map_or(0, |usage| usage.resident_bytes);
+        let idle = target.usage()?.map_or(0, |usage| usage.own_bytes);
         eprintln!("connecting {sessions} sessions to the {}", target.name());
         let load = tokio::select! {
             ready = load::connect(&target.url, target.peer, sessions, &self.session) => {

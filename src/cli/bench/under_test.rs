@@ -101,8 +101,9 @@ pub(super) struct Usage {
     pub(super) cpu: Duration,
     /// Time that its threads wanted a core and had to wait for one: what others took, or too few cores.
     pub(super) waited: Duration,
-    /// Memory that it holds now.
-    pub(super) resident_bytes: u64,
+    /// Memory that it holds now and that is its own. What it maps of its program is not: that comes when it is first used, once
+    /// for all sessions, and would count as theirs.
+    pub(super) own_bytes: u64,
 }
 
 impl Usage {
@@ -110,8 +111,10 @@ impl Usage {
     pub(super) fn of(process: Pid) -> io::Result<Self> {
         let folder = format!("/proc/{}", process.as_raw_nonzero());
         let stat = std::fs::read_to_string(format!("{folder}/stat"))?;
+        let statm = std::fs::read_to_string(format!("{folder}/statm"))?;
         let usage = Self::parse(
             &stat,
+            &statm,
             rustix::param::clock_ticks_per_second(),
             rustix::param::page_size() as u64,
         );
@@ -128,17 +131,20 @@ impl Usage {
         })
     }
 
-    /// From a line of `/proc/<pid>/stat` (proc_pid_stat(5)): utime, stime and rss are its fields 14, 15 and 24.
-    fn parse(stat: &str, ticks_per_second: u64, page_bytes: u64) -> Option<Self> {
+    /// From a line of `/proc/<pid>/stat` (proc_pid_stat(5)): utime and stime are its fields 14 and 15; and one of
+    /// `/proc/<pid>/statm` (proc_pid_statm(5)): resident pages, and those of them that are shared, are its fields 2 and 3.
+    fn parse(stat: &str, statm: &str, ticks_per_second: u64, page_bytes: u64) -> Option<Self> {
         // The second field is a name that may hold anything; field 3 follows its last parenthesis.
         let (_, from_third) = stat.rsplit_once(')')?;
         let fields: Vec<&str> = from_third.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
         let ticks = field(14)? + field(15)?;
+        let mut pages = statm.split_whitespace().skip(1).map(str::parse::<u64>);
+        let (resident, shared) = (pages.next()?.ok()?, pages.next()?.ok()?);
         Some(Self {
             cpu: Duration::from_secs_f64(ticks as f64 / ticks_per_second as f64),
             waited: Duration::ZERO,
-            resident_bytes: field(24)? * page_bytes,
+            own_bytes: resident.saturating_sub(shared) * page_bytes,
         })
     }
 }
@@ -189,10 +195,12 @@ mod tests {
     #[test]
     fn usage_is_read_behind_a_name_that_holds_anything() {
         let stat = "42 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 4 0 100 9999 300 18446744073709551615";
-        let usage = Usage::parse(stat, 100, 4096).unwrap();
+        let statm = "9999 500 200 100 0 1000 0";
+        let usage = Usage::parse(stat, statm, 100, 4096).unwrap();
         assert_eq!(usage.cpu, Duration::from_secs(3));
-        assert_eq!(usage.resident_bytes, 300 * 4096);
-        assert_eq!(Usage::parse("42 (a) S 1", 100, 4096), None);
+        assert_eq!(usage.own_bytes, 300 * 4096);
+        assert_eq!(Usage::parse("42 (a) S 1", statm, 100, 4096), None);
+        assert_eq!(Usage::parse(stat, "9999 500", 100, 4096), None);
     }
 
     #[test]
@@ -200,6 +208,6 @@ mod tests {
         let me = rustix::process::getpid();
         let before = Usage::of(me).unwrap();
         while Usage::of(me).unwrap().cpu == before.cpu {}
-        assert!(before.resident_bytes > 100_000);
+        assert!(before.own_bytes > 100_000);
     }
 }

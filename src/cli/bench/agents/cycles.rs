@@ -26,7 +26,7 @@ pub(super) struct Had {
     sessions: u64,
     /// Files and sockets.
     open_files: usize,
-    resident_bytes: u64,
+    own_bytes: u64,
 }
 
 /// What they came to.
@@ -64,7 +64,7 @@ pub(super) const ROWS: &[Row<Cycles>] = &[
     }),
     ("memory before, after a tenth, afterwards, MB", |c| {
         let all = [c.before, c.first, c.after];
-        all.map(|had| format!("{:.1}", had.resident_bytes as f64 / 1e6))
+        all.map(|had| format!("{:.1}", had.own_bytes as f64 / 1e6))
             .join(" / ")
     }),
 ];
@@ -147,6 +147,6 @@ async fn look(server: &UnderTest) -> Result<Had, Failure> {
         rooms: rooms.rooms.len(),
         sessions: sessions.ok_or_else(|| Failure::work("/metrics does not count sessions"))?,
         open_files: server.open_files().map_err(Failure::work)?,
-        resident_bytes: server.usage().map_err(Failure::work)?.resident_bytes,
+        own_bytes: server.usage().map_err(Failure::work)?.own_bytes,
     })
 }

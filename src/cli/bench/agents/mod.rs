@@ -259,7 +259,7 @@ impl Bench<'_> {
     async fn talk(&self, servers: &Servers) -> Result<Option<Talk>, Failure> {
         let usage = || servers.sessions.usage().map_err(Failure::work);
         let own = || Usage::of(getpid()).map_err(Failure::work);
-        let idle = usage()?.resident_bytes;
+        let idle = usage()?.own_bytes;
         let sessions = self.arguments.sessions;
         eprintln!("{sessions} sessions join their rooms");
         let phase = watch::Sender::new(Phase::Warming);
@@ -287,7 +287,7 @@ impl Bench<'_> {
         }
         let busy = |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64() / lasted;
         let count = f64::from(sessions);
-        let grown = after.resident_bytes.saturating_sub(idle);
+        let grown = after.own_bytes.saturating_sub(idle);
         Ok(Some(Talk {
             sessions,
             measured_seconds: lasted,

@@ -195,7 +195,7 @@ impl Bench<'_> {
 
     async fn talk(&self, server: &UnderTest, sip: SocketAddr) -> Result<Option<Document>, Failure> {
         let used = || Used::now(server).map_err(Failure::work);
-        let idle = used()?.all.resident_bytes;
+        let idle = used()?.all.own_bytes;
         let calls = self.place(sip).await?;
         self.pause(SETTLING).await;
         if self.stop.is_cancelled() {
@@ -269,7 +269,7 @@ impl Bench<'_> {
         let lasted = after.at.duration_since(before.at).as_secs_f64();
         let busy = |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64() / lasted;
         let server_load = busy(before.all.cpu, after.all.cpu);
-        let grown = after.all.resident_bytes.saturating_sub(idle_bytes);
+        let grown = after.all.own_bytes.saturating_sub(idle_bytes);
         Ok(Document {
             version: env!("CARGO_PKG_VERSION"),
             calls: self.arguments.calls,

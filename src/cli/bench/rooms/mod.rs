@@ -125,7 +125,7 @@ impl Bench<'_> {
     /// Of the server, and what a participant takes of its memory.
     fn rooms(&self) -> Result<(Outcome, u64), Failure> {
         let server = self.start(&self.server_arguments())?;
-        let memory = || server.usage().map(|usage| usage.resident_bytes);
+        let memory = || server.usage().map(|usage| usage.own_bytes);
         let before = memory().map_err(Failure::work)?;
         let arguments = self.arguments;
         let epoch = Instant::now();
