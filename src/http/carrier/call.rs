@@ -435,7 +435,13 @@ impl Call {
     async fn fill(self: Rc<Self>) {
         loop {
             self.partial.notified().await;
-            while timeout(PAUSE, self.partial.notified()).await.is_ok() {}
+            // Silence in the middle of a word is heard, and what was sent ahead lasts for another message at least.
+            let pause = if self.pads {
+                PAUSE.max(self.packet)
+            } else {
+                PAUSE
+            };
+            while timeout(pause, self.partial.notified()).await.is_ok() {}
             if !self.waiting.borrow().is_empty() {
                 self.send_waiting(usize::MAX);
             }
