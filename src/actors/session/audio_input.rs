@@ -575,11 +575,8 @@ impl AudioInput {
     pub fn bandwidth(&self) -> Bandwidth {
         let state = self.0.state.borrow();
         let last = state.pipelines.back();
-        match (
-            &state.recorded,
-            last.and_then(|slot| slot.pipeline.as_ref()),
-        ) {
-            (Recorded::Nowhere, Some(pipeline)) => pipeline.borrow().bandwidth(),
+        match last.and_then(|slot| slot.pipeline.as_ref()) {
+            Some(pipeline) if !self.is_recorded() => pipeline.borrow().bandwidth(),
             _ => Bandwidth::Fullband,
         }
     }

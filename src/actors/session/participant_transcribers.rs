@@ -102,7 +102,7 @@ pub(super) struct ParticipantTranscribers {
     /// Participants for whom there was no recogniser: they are not transcribed until they leave and return.
     rejected: RefCell<HashSet<String>>,
     /// How much of the spectrum the recognisers take that are wanted.
-    wanted: Cell<Bandwidth>,
+    wanted_bandwidth: Cell<Bandwidth>,
     /// The session ends: no more audio is accepted.
     ended: Cell<bool>,
 }
@@ -133,7 +133,7 @@ impl Participant {
 impl ParticipantTranscribers {
     pub(super) fn new(common: Common) -> Self {
         Self {
-            wanted: Cell::new(common.bandwidth()),
+            wanted_bandwidth: Cell::new(common.bandwidth()),
             common,
             participants: RefCell::default(),
             rejected: RefCell::default(),
@@ -220,7 +220,7 @@ impl ParticipantTranscribers {
             self.common.ignored_told.borrow_mut().clear();
         }
         *self.common.wanted.borrow_mut() = wanted;
-        self.wanted.set(self.common.bandwidth());
+        self.wanted_bandwidth.set(self.common.bandwidth());
         for participant in self.participants.borrow().values() {
             // Once per config.
             participant.running.transcriber.do_send(Change);
@@ -239,7 +239,7 @@ impl RoomAudioSink for ParticipantTranscribers {
             .filter(|participant| !participant.given_up && !participant.running.has_ended.get())
             .map(|participant| participant.running.input.bandwidth());
         // Where a change has failed the former recognisers go on.
-        heard.fold(self.wanted.get(), Bandwidth::max)
+        heard.fold(self.wanted_bandwidth.get(), Bandwidth::max)
     }
 
     fn push_mix(&self, sound: Pcm) {
