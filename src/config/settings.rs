@@ -685,7 +685,8 @@ settings! {
         /// Whether the traces of calls (`vivavoce sip trace`, `GET /sip/traces`) show the users of URIs in full: numbers and names.
         /// Else their last two characters.
         trace_numbers: bool = "false", "sip.trace_numbers", "SIP_TRACE_NUMBERS";
-        /// Prefix of the rooms of inbound calls, followed by the called number.
+        /// Prefix of the rooms of inbound calls, followed by the called number. LiveKit's SIP service puts `_` between them, but
+        /// none behind a prefix that ends with one.
         room_prefix: Option<String> = "", "sip.room_prefix", "SIP_ROOM_PREFIX";
         /// Whether concurrent calls to one number share a room (`number`) or have one each (`call`: further ones get
         /// their id appended to the number); default: `call` if `auth.required` is true and rooms are embedded, else

@@ -1,6 +1,6 @@
 //! Embedded rooms: unmodified LiveKit clients in the embedded room server, and the server's own routes.
 
-mod agent;
+pub mod agent;
 mod api;
 pub mod api_clients;
 mod behaviours;

@@ -235,7 +235,12 @@ pub async fn longest_gap_in_room(client: &mut Client, identity: &str) -> Duratio
 
 #[tokio::test(flavor = "multi_thread")]
 async fn people_in_rooms_hear_each_other_all_the_time_and_who_comes_later_hears_them() {
-    let mut former = crate::rooms::keyed_server();
+    // As long as browsers may take to start on a machine that has much else to do.
+    let patient = [
+        &crate::rooms::KEYS[..],
+        &[("SHUTDOWN_DRAIN_SECONDS", "180")],
+    ];
+    let mut former = crate::rooms::server_with(&patient.concat());
     let mut ann = join(&former, Kind::Python, "lounge", "ann").await;
     let mut bob = join(&former, Kind::Python, "lounge", "bob").await;
     ann.publish(440).await;

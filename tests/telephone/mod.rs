@@ -4,6 +4,7 @@
 pub mod agents;
 mod answers;
 mod browsers;
+mod cluster;
 mod doors;
 mod elsewhere;
 mod gateways;
@@ -83,6 +84,15 @@ impl Exchange {
         Self {
             server,
             settings: settings.collect(),
+            port,
+        }
+    }
+
+    /// A server whose telephone side is elsewhere on this machine, at this port.
+    pub fn at(server: Server, port: u16) -> Self {
+        Self {
+            server,
+            settings: Vec::new(),
             port,
         }
     }

@@ -1,6 +1,10 @@
 //! Audio: tones and words between phones and participants in rooms, DTMF, codecs, encryption, hold, and silence.
 
+use std::path::Path;
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::rig::baresip::{Baresip, Kind};
 use super::rig::sipp::{Run, Scenario, Sipp};
@@ -97,7 +101,7 @@ async fn a_telephone_on_hold_is_not_heard_and_does_not_end() {
     telephone.command("hold", "").await;
     ann.hears(PHONE, 0).await;
     // Longer than sound may be missing otherwise.
-    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
     exchange.answered(&id).await;
     telephone.command("resume", "").await;
     ann.hears(PHONE, 440).await;
@@ -145,18 +149,14 @@ async fn keys_are_told_both_ways() {
 }
 
 /// What a telephone and a session say: of all sentences those that the recogniser knows in the band of telephones too.
-const THEIRS: &str = SENTENCES[2];
-const OURS: &str = SENTENCES[6];
+pub const THEIRS: &str = SENTENCES[2];
+pub const OURS: &str = SENTENCES[6];
 
-#[tokio::test]
-async fn a_telephone_and_a_session_talk_and_the_recording_holds_both() {
-    let folder = tempfile::tempdir().unwrap();
-    let exchange = Exchange::start();
-    let server = &exchange.server;
-    // Somebody who says it again and again, as people do who are not sure that they were heard.
+/// A telephone of somebody who says [`THEIRS`] again and again, as people do who are not sure that they were heard.
+pub async fn persistent(server: &Server, folder: &Path) -> Baresip {
     let sound = json!({"audio_format": "wav", "sample_rate": 8000});
     let sound = speak(server, THEIRS, sound).await.bytes().await.unwrap();
-    let [spoken, said] = ["spoken.wav", "said.wav"].map(|name| folder.path().join(name));
+    let [spoken, said] = ["spoken.wav", "said.wav"].map(|name| folder.join(name));
     std::fs::write(&spoken, sound).unwrap();
     let arguments = format!("{} {} pad 0 2 repeat 8", spoken.display(), said.display());
     run("sox", arguments.split_whitespace());
@@ -164,14 +164,11 @@ async fn a_telephone_and_a_session_talk_and_the_recording_holds_both() {
         says: Some(said),
         ..Kind::default()
     };
-    let mut telephone = Baresip::of(kind).await;
+    Baresip::of(kind).await
+}
 
-    let config = config(json!({
-        "stream_id": "call", "rtc": {"room_name": ROOM, "enable_recording": true},
-    }));
-    let mut session = Session::open(server, config).await;
-    let id = exchange.call(&telephone.address()).await;
-    exchange.answered(&id).await;
+/// Waits until a session has understood most of [`THEIRS`].
+pub async fn understands(session: &mut Session) {
     let heard = |session: &Session| -> String {
         let results = session.events_of("stt_result");
         let finals = results.iter().filter(|result| result.is("is_final"));
@@ -179,31 +176,46 @@ async fn a_telephone_and_a_session_talk_and_the_recording_holds_both() {
             .map(|result| result.text("transcript").to_owned() + " ")
             .collect()
     };
-    let deadline = std::time::Instant::now() + PATIENCE;
-    while share_of_words(THEIRS, &heard(&session)) < 0.7 {
-        assert!(
-            std::time::Instant::now() < deadline,
-            "understood {:?}",
-            heard(&session)
-        );
-        let _ = tokio::time::timeout(std::time::Duration::from_secs(5), session.news()).await;
+    let deadline = Instant::now() + PATIENCE;
+    while share_of_words(THEIRS, &heard(session)) < 0.7 {
+        assert!(Instant::now() < deadline, "understood {:?}", heard(session));
+        let _ = timeout(Duration::from_secs(5), session.news()).await;
     }
+}
+
+/// The words in a file.
+pub fn words(file: &Path) -> String {
+    stdout(&vivavoce(["transcribe".as_ref(), file.as_os_str()]))
+}
+
+#[tokio::test]
+async fn a_telephone_and_a_session_talk_and_the_recording_holds_both() {
+    let folder = tempfile::tempdir().unwrap();
+    let exchange = Exchange::start();
+    let server = &exchange.server;
+    let mut telephone = persistent(server, folder.path()).await;
+
+    let config = config(json!({
+        "stream_id": "call", "rtc": {"room_name": ROOM, "enable_recording": true},
+    }));
+    let mut session = Session::open(server, config).await;
+    let id = exchange.call(&telephone.address()).await;
+    exchange.answered(&id).await;
+    understands(&mut session).await;
     // As often as it takes the telephone here too: of what comes 40 ms late it plays nothing, and that is a word.
     for id in ["a", "b", "c"] {
         session.speak(id, OURS).await;
         session.completion_of(id).await;
     }
     // What was said last is still on its way.
-    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
     telephone.hang_up().await;
     telephone.next("CALL_CLOSED").await;
     assert_eq!(exchange.ended(&id).await, "remote");
-    let understood =
-        |file: &std::path::Path| stdout(&vivavoce(["transcribe".as_ref(), file.as_os_str()]));
-    let words = understood(&telephone.recording("dec").unwrap());
+    let heard = words(&telephone.recording("dec").unwrap());
     assert!(
-        share_of_words(OURS, &words) >= 0.6,
-        "the telephone heard {words:?}"
+        share_of_words(OURS, &heard) >= 0.6,
+        "the telephone heard {heard:?}"
     );
     session.close().await;
 
@@ -217,10 +229,10 @@ async fn a_telephone_and_a_session_talk_and_the_recording_holds_both() {
             side.display()
         );
         run("ffmpeg", arguments.split_whitespace());
-        let words = understood(&side);
+        let heard = words(&side);
         assert!(
-            share_of_words(text, &words) >= 0.6,
-            "side {channel}: {words:?}"
+            share_of_words(text, &heard) >= 0.6,
+            "side {channel}: {heard:?}"
         );
     }
 }

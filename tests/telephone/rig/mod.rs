@@ -1,9 +1,10 @@
-//! Third-party phones on loopback: SIPp, baresip, Linphone, Twinkle and Kamailio, each on its own ports and ended by its
+//! Third-party phones on loopback: SIPp, baresip, Linphone, Twinkle, Kamailio and LiveKit's SIP service, each on its own ports and ended by its
 //! process id, and tones between them. They do not depend on our server, so they can be tested against each other.
 
 pub mod baresip;
 pub mod kamailio;
 pub mod linphone;
+pub mod livekit_sip;
 pub mod sipp;
 pub mod softphone;
 pub mod tone;
@@ -102,7 +103,17 @@ impl Program {
         folder: tempfile::TempDir,
         arguments: impl FnOnce(&mut Command),
     ) -> Self {
-        Self::run(name, folder, Stdio::null(), arguments)
+        Self::run(name, &which(name), folder, Stdio::null(), arguments)
+    }
+
+    /// The same of one that is not where programs are.
+    pub fn start_at(
+        name: &'static str,
+        program: &Path,
+        folder: tempfile::TempDir,
+        arguments: impl FnOnce(&mut Command),
+    ) -> Self {
+        Self::run(name, program, folder, Stdio::null(), arguments)
     }
 
     /// The same with what is typed for it.
@@ -111,19 +122,20 @@ impl Program {
         folder: tempfile::TempDir,
         arguments: impl FnOnce(&mut Command),
     ) -> (Self, ChildStdin) {
-        let mut program = Self::run(name, folder, Stdio::piped(), arguments);
+        let mut program = Self::run(name, &which(name), folder, Stdio::piped(), arguments);
         let typed = program.child.stdin.take().unwrap();
         (program, typed)
     }
 
     fn run(
         name: &'static str,
+        program: &Path,
         folder: tempfile::TempDir,
         typed: Stdio,
         arguments: impl FnOnce(&mut Command),
     ) -> Self {
         let log = File::create(folder.path().join("output")).unwrap();
-        let mut command = Command::new(which(name));
+        let mut command = Command::new(program);
         arguments(&mut command);
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let child = command

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use livekit_protocol::{SipParticipantInfo, WebhookEvent};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock};
 use tokio::time::{Instant, timeout};
 
 use crate::server_api::{ApiError, ServerApi, code};
@@ -35,11 +35,16 @@ struct Followed {
     room: String,
     identity: String,
     active: bool,
-    /// Why it is over, once somebody has said so.
-    cause: Option<HangupCause>,
+    /// Why it was ended here, and why it is over as the deployment has told it.
+    ended: Option<HangupCause>,
+    told: Option<HangupCause>,
     /// The event of the leaving has come.
     left: Arc<Notify>,
+    moving: Moving,
 }
+
+/// Read by each transfer of a call whose outcome is not known yet.
+type Moving = Arc<RwLock<()>>;
 
 impl Followers {
     pub fn new(api: Arc<ServerApi>, news: NewsSender) -> Self {
@@ -57,12 +62,15 @@ impl Followers {
     /// Follows a call until it is over, and holds its line as long.
     pub fn follow(&self, call: &NewCall, placed: &SipParticipantInfo, line: Line) {
         let left = Arc::new(Notify::new());
+        let moving = Moving::default();
         let followed = Followed {
             room: call.room.clone(),
             identity: call.identity.clone(),
             active: false,
-            cause: None,
+            ended: None,
+            told: None,
             left: Arc::clone(&left),
+            moving: Arc::clone(&moving),
         };
         self.calls().insert(placed.participant_id.clone(), followed);
         let patience = call.ringing_timeout + call.max_duration + SLACK;
@@ -79,6 +87,7 @@ impl Followers {
                 finding: None,
             },
             left,
+            moving,
             _permit: line.permit,
         };
         tokio::spawn(async move { follower.run(patience).await });
@@ -88,9 +97,21 @@ impl Followers {
     pub fn ends(&self, room: &str, identity: &str, cause: impl Fn(bool) -> HangupCause) {
         for call in self.calls().values_mut() {
             if call.room == room && call.identity == identity {
-                call.cause.get_or_insert(cause(call.active));
+                call.ended.get_or_insert(cause(call.active));
             }
         }
+    }
+
+    /// A call is about to be transferred: as long as what this gives is kept, nobody is told why it is over, as a telephone may
+    /// go before the deployment answers that it was moved.
+    pub fn moves(&self, room: &str, identity: &str) -> Vec<OwnedRwLockReadGuard<()>> {
+        let calls = self.calls();
+        let moved = calls
+            .values()
+            .filter(|call| call.room == room && call.identity == identity);
+        moved
+            .filter_map(|call| Arc::clone(&call.moving).try_read_owned().ok())
+            .collect()
     }
 
     /// The deployment has told an event.
@@ -103,7 +124,7 @@ impl Followers {
         }
         if let Some(call) = self.calls().get_mut(&participant.sid) {
             let told = cause_of(participant, call.active);
-            call.cause.get_or_insert(told);
+            call.told.get_or_insert(told);
             call.left.notify_one();
         }
     }
@@ -114,6 +135,7 @@ struct Follower {
     sid: String,
     news: CallNews,
     left: Arc<Notify>,
+    moving: Moving,
     _permit: Permit,
 }
 
@@ -145,11 +167,13 @@ impl Follower {
                 Err(_) => {}
             }
         };
+        let moved = self.moving.write().await;
         let told = self
             .all
             .calls()
             .remove(&self.sid)
-            .and_then(|call| call.cause);
+            .and_then(|call| call.ended.or(call.told));
+        drop(moved);
         let unknown = match self.news.status {
             CallStatus::Active => HangupCause::Remote,
             _ => HangupCause::Failed,

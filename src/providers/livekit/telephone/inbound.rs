@@ -1,5 +1,5 @@
 //! Configures inbound calls of a deployment: an inbound trunk for the allowed addresses of the settings, and a dispatch rule
-//! that forms the room's name from the prefix of the settings and the called number, as the embedded bridge does. Both are
+//! that forms the room's name from the prefix of the settings and the called number, as the embedded bridge does but for a `_` between them. Both are
 //! found by name, created where they are missing, and changed only where they differ.
 
 use std::sync::Arc;
@@ -38,9 +38,11 @@ impl Inbound {
     pub fn from_settings(settings: &Sip) -> Option<Self> {
         let allowed = settings.allowed_addresses.0.iter();
         let allowed: Vec<String> = allowed.map(ToString::to_string).collect();
+        let prefix = settings.room_prefix.as_deref().unwrap_or_default();
         (!allowed.is_empty()).then(|| Self {
             allowed_addresses: allowed,
-            room_prefix: settings.room_prefix.clone().unwrap_or_default(),
+            // LiveKit puts a `_` behind it.
+            room_prefix: prefix.strip_suffix('_').unwrap_or(prefix).to_owned(),
         })
     }
 }

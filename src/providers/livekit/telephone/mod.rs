@@ -172,6 +172,7 @@ impl Telephone for LiveKitTelephone {
         };
         let timeout = ringing_timeout + ANSWER_SLACK;
         let method = "SIP/TransferSIPParticipant";
+        let _moving = self.followers.moves(&room, &identity);
         let moved =
             self.api
                 .call_within::<()>(timeout, method, Grant::SipTransfer(&room), &request);

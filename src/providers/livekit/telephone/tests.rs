@@ -7,7 +7,7 @@ use std::time::Duration;
 use actix_web::{App, HttpResponse, HttpServer, web};
 use livekit_protocol as proto;
 use prost::Message;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::*;
 use vivavoce_auth::{Owner, Principal};
@@ -31,6 +31,9 @@ struct Deployment {
     /// What the participant of a call says when it is looked at.
     statuses: Mutex<Vec<&'static str>>,
     changes: AtomicUsize,
+    /// A transfer was asked for, and is answered: with what every call is, or that it was made.
+    asked: Notify,
+    moved: Notify,
     _folder: tempfile::TempDir,
 }
 
@@ -136,6 +139,12 @@ async fn serve(
                 ..Default::default()
             })
         }
+        "TransferSIPParticipant" => {
+            state.asked.notify_one();
+            state.moved.notified().await;
+            let refused = *state.refuses.lock().unwrap();
+            refused.map_or_else(|| answer(&()), refusal)
+        }
         other => panic!("{other}"),
     }
 }
@@ -163,6 +172,8 @@ fn stage(inline: bool) -> Stage {
         calls: Mutex::default(),
         statuses: Mutex::new(vec!["active"]),
         changes: AtomicUsize::new(0),
+        asked: Notify::new(),
+        moved: Notify::new(),
         _folder: folder,
     });
     let shared = state.clone();
@@ -411,6 +422,61 @@ async fn a_private_gateway_is_refused_unless_it_is_meant() {
     assert!(stage.state.calls.lock().unwrap().is_empty());
 }
 
+/// The participant of the call has left.
+fn left(reason: proto::DisconnectReason) -> WebhookEvent {
+    WebhookEvent {
+        event: "participant_left".to_owned(),
+        participant: Some(proto::ParticipantInfo {
+            sid: "PA_1".to_owned(),
+            disconnect_reason: reason as i32,
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+/// A telephone that was moved hangs up, which may be told before the transfer is answered.
+#[actix_web::test]
+async fn a_telephone_that_goes_while_it_is_moved_has_gone_as_the_transfer_ends() {
+    let refused = r#"{"code":"unavailable","msg":"the telephone declines"}"#;
+    for (refuses, cause) in [
+        (None, HangupCause::Transferred),
+        (Some(refused), HangupCause::Remote),
+    ] {
+        let mut stage = stage(true);
+        let placed = call("a.example", "one");
+        stage.telephone.call(placed, line()).await.unwrap();
+        while stage.news.recv().await.unwrap().status != CallStatus::Active {}
+        *stage.state.refuses.lock().unwrap() = refuses;
+        let transfer = NewTransfer {
+            call: CallOf {
+                room: "kitchen".to_owned(),
+                identity: "caller".to_owned(),
+                sip_call_id: String::new(),
+            },
+            to: TransferTarget::Uri("tel:+12125550102".to_owned()),
+            ringing_timeout: Duration::from_secs(30),
+        };
+        let transferred = stage.telephone.transfer(transfer, oneshot::channel().0);
+        let goes = async {
+            stage.state.asked.notified().await;
+            let left = left(proto::DisconnectReason::ClientInitiated);
+            stage.telephone.happened(&left);
+            // Long enough for whoever would tell it at once.
+            let early = tokio::time::timeout(Duration::from_millis(50), stage.news.recv());
+            assert!(
+                early.await.is_err(),
+                "told before the transfer was answered"
+            );
+            stage.state.moved.notify_one();
+        };
+        let (outcome, ()) = tokio::join!(transferred, goes);
+        assert_eq!(outcome.is_err(), refuses.is_some());
+        let last = stage.news.recv().await.unwrap();
+        assert_eq!(last.status, CallStatus::Hangup(cause));
+    }
+}
+
 #[actix_web::test]
 async fn a_call_is_followed_until_it_is_over() {
     let mut stage = stage(true);
@@ -428,15 +494,7 @@ async fn a_call_is_followed_until_it_is_over() {
         seen,
         [CallStatus::Dialing, CallStatus::Ringing, CallStatus::Active]
     );
-    let left = WebhookEvent {
-        event: "participant_left".to_owned(),
-        participant: Some(proto::ParticipantInfo {
-            sid: "PA_1".to_owned(),
-            disconnect_reason: proto::DisconnectReason::RoomDeleted as i32,
-            ..Default::default()
-        }),
-        ..Default::default()
-    };
+    let left = left(proto::DisconnectReason::RoomDeleted);
     stage.telephone.happened(&left);
     let last = stage.news.recv().await.unwrap();
     assert_eq!(last.status, CallStatus::Hangup(HangupCause::Local));
@@ -490,4 +548,9 @@ async fn who_may_call_in_is_set_up_once_and_changed_when_the_settings_change() {
         proto::sip_dispatch_rule::Rule::DispatchRuleCallee(callee)
     );
     assert_eq!(inbound("x-", ""), None);
+    // Which the deployment adds.
+    assert_eq!(
+        inbound("room_", "192.0.2.0/24"),
+        inbound("room", "192.0.2.0/24")
+    );
 }
