@@ -54,8 +54,8 @@ fn health_asks_the_server_of_the_same_settings() {
 }
 
 /// Clients and load balancers keep a connection that rests, and do not know whether a request was read that met its end.
-#[test]
-fn a_connection_that_rests_takes_another_request_and_does_not_keep_the_server_from_ending() {
+#[tokio::test]
+async fn a_connection_that_rests_takes_another_request_and_does_not_keep_the_server_from_ending() {
     let mut server = Server::start();
     let mut resting = connect_from(&server, "127.0.0.1");
     let mut ask = || {
@@ -70,7 +70,7 @@ fn a_connection_that_rests_takes_another_request_and_does_not_keep_the_server_fr
     };
     ask();
     // Longer than the 5 s that servers keep one by default.
-    std::thread::sleep(Duration::from_secs(6));
+    tokio::time::sleep(Duration::from_secs(6)).await;
     ask();
     server.terminate();
     // The server closes it, long before its time.
