@@ -123,7 +123,9 @@ impl Followers {
             return;
         }
         if let Some(call) = self.calls().get_mut(&participant.sid) {
-            let told = cause_of(participant, call.active);
+            // It may have been answered since it was looked at.
+            let active = call.active || status_of(participant) == Some(CallStatus::Active);
+            let told = cause_of(participant, active);
             call.told.get_or_insert(told);
             call.left.notify_one();
         }

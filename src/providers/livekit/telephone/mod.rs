@@ -26,8 +26,8 @@ use vivavoce_core::egress_policy::is_public;
 use vivavoce_core::phone::Gateway;
 use vivavoce_seams::ApiKey;
 use vivavoce_seams::rooms::telephone::{
-    CallError, CallErrorKind, CallOf, CallReport, HangupCause, Line, NewCall, NewTransfer,
-    NewsSender, PlacedCall, Telephone, TransferTarget, attribute,
+    CallError, CallErrorKind, CallOf, CallReport, CallStatus, HangupCause, Line, NewCall,
+    NewTransfer, NewsSender, PlacedCall, Telephone, TransferTarget, attribute, status_of,
 };
 
 /// How long a deployment may take to send an INVITE (its own limit is 30 s).
@@ -183,11 +183,13 @@ impl Telephone for LiveKitTelephone {
     }
 
     async fn hang_up(&self, call: &CallOf) -> Result<(), CallError> {
-        self.still_there(call).await?;
+        let participant = self.still_there(call).await?;
+        // Whoever follows the call may not have seen yet that it was answered.
+        let answered = status_of(&participant) == Some(CallStatus::Active);
         let CallOf { room, identity, .. } = call;
         self.api.remove_participant(room, identity).await?;
         let by_wish = |active| {
-            if active {
+            if active || answered {
                 HangupCause::Local
             } else {
                 HangupCause::Cancelled

@@ -16,9 +16,7 @@ use vivavoce_core::phone::PhoneNumber;
 use vivavoce_core::tls_roots::Authorities;
 use vivavoce_providers::transport::Transport;
 use vivavoce_quotas::{Kind, Party, Quota, Share};
-use vivavoce_seams::rooms::telephone::{
-    CallNews, CallStatus, Callee, CallerIdentity, Login, Trunk,
-};
+use vivavoce_seams::rooms::telephone::{CallNews, Callee, CallerIdentity, Login, Trunk};
 use vivavoce_telephony::trunks::{Filter, Trunks};
 
 struct Deployment {
@@ -145,6 +143,7 @@ async fn serve(
             let refused = *state.refuses.lock().unwrap();
             refused.map_or_else(|| answer(&()), refusal)
         }
+        "RemoveParticipant" => answer(&()),
         other => panic!("{other}"),
     }
 }
@@ -428,10 +427,39 @@ fn left(reason: proto::DisconnectReason) -> WebhookEvent {
         event: "participant_left".to_owned(),
         participant: Some(proto::ParticipantInfo {
             sid: "PA_1".to_owned(),
+            kind: proto::participant_info::Kind::Sip as i32,
             disconnect_reason: reason as i32,
             ..Default::default()
         }),
         ..Default::default()
+    }
+}
+
+fn caller() -> CallOf {
+    CallOf {
+        room: "kitchen".to_owned(),
+        identity: "caller".to_owned(),
+        sip_call_id: String::new(),
+    }
+}
+
+#[actix_web::test]
+async fn a_call_that_was_answered_a_moment_ago_was_no_longer_cancelled() {
+    for told in [true, false] {
+        let mut stage = stage(true);
+        let placed = call("a.example", "one");
+        stage.telephone.call(placed, line()).await.unwrap();
+        assert_eq!(stage.news.recv().await.unwrap().status, CallStatus::Dialing);
+        if !told {
+            stage.telephone.hang_up(&caller()).await.unwrap();
+        }
+        let mut left = left(proto::DisconnectReason::ParticipantRemoved);
+        let status = (attribute::CALL_STATUS.to_owned(), "active".to_owned());
+        let attributes = told.then_some(status).into_iter().collect();
+        left.participant.as_mut().unwrap().attributes = attributes;
+        stage.telephone.happened(&left);
+        let last = stage.news.recv().await.unwrap();
+        assert_eq!(last.status, CallStatus::Hangup(HangupCause::Local));
     }
 }
 
@@ -449,11 +477,7 @@ async fn a_telephone_that_goes_while_it_is_moved_has_gone_as_the_transfer_ends()
         while stage.news.recv().await.unwrap().status != CallStatus::Active {}
         *stage.state.refuses.lock().unwrap() = refuses;
         let transfer = NewTransfer {
-            call: CallOf {
-                room: "kitchen".to_owned(),
-                identity: "caller".to_owned(),
-                sip_call_id: String::new(),
-            },
+            call: caller(),
             to: TransferTarget::Uri("tel:+12125550102".to_owned()),
             ringing_timeout: Duration::from_secs(30),
         };
