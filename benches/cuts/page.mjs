@@ -26,5 +26,4 @@ room.on(RoomEvent.TrackSubscribed, (track) => {
   say('listens');
   void listen(track.mediaStreamTrack);
 });
-await room.connect(url, token);
-say('connected');
+void room.connect(url, token);

@@ -68,7 +68,7 @@ def ours(program, folder, rooms):
     }
     if rooms:
         settings["RTC_URL"] = rooms
-    process = subprocess.Popen([program, "serve"], env={**os.environ, **settings})
+    process = subprocess.Popen([program, "serve"], env={**os.environ, **settings}, stdout=subprocess.DEVNULL)
     listening(port)
     return process, f"127.0.0.1:{port}"
 
@@ -121,16 +121,20 @@ class Listener:
 
     def __init__(self, command):
         self.command, self.heard, self.listens = command, [], asyncio.Event()
+        self.complaints = tempfile.TemporaryFile()
 
     async def __aenter__(self):
         environment = {**os.environ, "NODE_CLIENTS": str(ROOT / ".clients/node")}
         self.process = await asyncio.create_subprocess_exec(
-            *self.command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            *self.command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.complaints
         )
         self.reading = asyncio.ensure_future(self.read())
         return self
 
     async def __aexit__(self, *_):
+        if self.process.returncode is not None:
+            self.complaints.seek(0)
+            raise SystemExit(f"the listener has ended:\n{self.complaints.read().decode()}")
         self.process.terminate()
         await self.process.wait()
         self.reading.cancel()
@@ -156,7 +160,11 @@ async def cuts(server, room, command, count):
     """Milliseconds until silence, of those cuts that count."""
     found, chance = [], random.Random(20)
     async with connect(f"ws://{server}/ws", max_size=None) as socket:
-        await socket.send(json.dumps({"type": "config", "rtc": {"room_name": room}, "stt_config": {"provider": "null"}}))
+        config = {
+            "type": "config", "rtc": {"room_name": room}, "stt_config": {"provider": "null"},
+            "tts_config": {"provider": "local", "model": ""},
+        }
+        await socket.send(json.dumps(config))
 
         async def drain():
             async for message in socket:
