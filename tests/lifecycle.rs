@@ -1,13 +1,10 @@
 //! Starting and stopping: health, refusal of bad settings, and the end on SIGTERM.
 
-use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::harness::*;
-use crate::limits::{PROBE, connect_from};
 
 #[actix_web::test]
 async fn health_is_public_and_short() {
@@ -51,31 +48,6 @@ fn health_asks_the_server_of_the_same_settings() {
     let output = vivavoce(["health", "--set", &at]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("no server at 127.0.0.1"));
-}
-
-/// Clients and load balancers keep a connection that rests, and do not know whether a request was read that met its end.
-#[tokio::test]
-async fn a_connection_that_rests_takes_another_request_and_does_not_keep_the_server_from_ending() {
-    let mut server = Server::start();
-    let mut resting = connect_from(&server, "127.0.0.1");
-    let mut ask = || {
-        resting.write_all(PROBE.as_bytes()).unwrap();
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"}") {
-            let mut byte = [0];
-            resting.read_exact(&mut byte).unwrap();
-            answer.extend(byte);
-        }
-        assert!(answer.starts_with(b"HTTP/1.1 200"));
-    };
-    ask();
-    // Longer than the 5 s that servers keep one by default.
-    tokio::time::sleep(Duration::from_secs(6)).await;
-    ask();
-    server.terminate();
-    // The server closes it, long before its time.
-    assert_eq!(resting.read(&mut [0]).unwrap(), 0);
-    assert_eq!(server.ended().code(), Some(0));
 }
 
 #[test]

@@ -111,7 +111,7 @@ pub fn ask_at(server: &Server, address: &str, request: &str) -> (TcpStream, Stri
     (stream, head.unwrap_or_default())
 }
 
-pub const PROBE: &str = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+const PROBE: &str = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
 #[test]
 fn an_address_has_so_many_connections_and_others_have_their_own() {

@@ -1,9 +1,10 @@
 //! Webhooks as their receiver sees them: a program in Python that checks signatures, refuses, or is not there.
 
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 
 use serde_json::{Value, json};
 
@@ -11,12 +12,12 @@ use crate::harness::*;
 use crate::session::client::Session;
 use crate::session::recorded::{hears, recorded, recording};
 
-const SECRET: &str = "a secret of sixteen bytes or more";
+pub const SECRET: &str = "a secret of sixteen bytes or more";
 
 /// A receiver. Dropping it kills it.
 pub struct Receiver {
     child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
+    lines: mpsc::Receiver<String>,
     /// Where it listens.
     pub port: u16,
 }
@@ -45,15 +46,22 @@ impl Receiver {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let ready = lines.next().unwrap().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (read, lines) = mpsc::sync_channel(1_000);
+        // It ends with the program.
+        std::thread::spawn(move || {
+            let mut lines = output.lines().map_while(Result::ok);
+            lines.try_for_each(|line| read.send(line))
+        });
+        let ready = lines.recv_timeout(PATIENCE).unwrap();
         let port = ready.strip_prefix("ready ").unwrap().parse().unwrap();
         Self { child, lines, port }
     }
 
     /// What it has seen next.
     pub fn next(&mut self) -> Value {
-        serde_json::from_str(&self.lines.next().unwrap().unwrap()).unwrap()
+        let line = self.lines.recv_timeout(PATIENCE);
+        serde_json::from_str(&line.expect("nothing was told in time")).unwrap()
     }
 }
 

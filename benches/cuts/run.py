@@ -2,16 +2,17 @@
 """How long somebody in a room still hears a session after its client has cut it off.
 
     .clients/python/bin/python benches/cuts/run.py target/release/vivavoce
-        [--livekit .clients/livekit-server/server] [--pion LISTENER] [--cuts 12]
+        [--livekit .clients/livekit-server/server] [--pion .clients/pion-listener] [--cuts 12]
 
 A session speaks, `clear` comes in mid-sentence, and listeners of three kinds are in the room, one after the other: LiveKit's
 clients for browsers (in Chromium) and for Python, which hear through WebRTC's jitter buffer, and one on pion, which has none:
 
-    (cd benches/cuts/pion && go build -o LISTENER .)
+    (cd benches/cuts/pion && go build -o ../../../.clients/pion-listener .)
 
 The rooms are embedded ones, and with --livekit those of LiveKit's own server too. ./test installs it and the clients. What
-counts is the time from sending `clear` to the last 10 ms that are louder than an RMS of 150 of 32,768, of those cuts before
-which the voice was loud: at a pause between two words nobody could tell.
+counts is the time from sending `clear` to the end of the last 10 ms that are louder than an RMS of 150 of 32,768, of those
+cuts before which the voice was loud: at a pause between two words nobody could tell. What a packet says is taken as heard when
+it comes; a player on pion would keep it for as long as its buffer.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import json
 import os
 import pathlib
 import random
+import signal
 import socket
 import statistics
 import subprocess
@@ -39,8 +41,8 @@ TEXT = "Where were you, are you all alone, I am near the mill, and Milly and Ann
 HEARD_RMS, LOUD_RMS = 150, 500
 # Loud before a cut is what was loud in so many seconds.
 JUST_BEFORE = 0.06
-# What is heard later is not of the utterance that was cut.
-AFTER = 1.0
+# So long is listened after a cut, at the end of which it must be silent.
+AFTER, SILENT = 1.5, 0.5
 OPUS_RATE = 48_000
 
 
@@ -59,7 +61,7 @@ def listening(port):
     raise SystemExit(f"nobody listens at port {port}")
 
 
-def ours(program, folder, rooms):
+def ours(program, folder, rooms, started):
     """A server whose rooms are embedded, or of the deployment at this address; gives where it is."""
     port = free_port()
     settings = {
@@ -68,12 +70,13 @@ def ours(program, folder, rooms):
     }
     if rooms:
         settings["RTC_URL"] = rooms
-    process = subprocess.Popen([program, "serve"], env={**os.environ, **settings}, stdout=subprocess.DEVNULL)
+    environment = {**os.environ, **settings}
+    started.append(subprocess.Popen([program, "serve"], env=environment, stdout=subprocess.DEVNULL))
     listening(port)
-    return process, f"127.0.0.1:{port}"
+    return f"127.0.0.1:{port}"
 
 
-def livekit(program):
+def livekit(program, started):
     port, media = free_port(), free_port()
     config = {
         "port": port, "bind_addresses": ["127.0.0.1"], "keys": {KEY: SECRET}, "logging": {"level": "error"},
@@ -82,9 +85,9 @@ def livekit(program):
             "interfaces": {"includes": ["lo"]}, "enable_loopback_candidate": True,
         },
     }
-    process = subprocess.Popen([program, "--config-body", json.dumps(config)], stderr=subprocess.DEVNULL)
+    started.append(subprocess.Popen([program, "--config-body", json.dumps(config)], stderr=subprocess.DEVNULL))
     listening(port)
-    return process, f"ws://127.0.0.1:{port}"
+    return f"ws://127.0.0.1:{port}"
 
 
 def admitted(server, room):
@@ -119,12 +122,13 @@ class Decoder:
 class Listener:
     """What somebody has heard: when each 10 ms ended, and how loud it was."""
 
-    def __init__(self, command):
-        self.command, self.heard, self.listens = command, [], asyncio.Event()
+    def __init__(self, command, folder):
+        self.command, self.folder, self.heard, self.listens = command, folder, [], asyncio.Event()
         self.complaints = tempfile.TemporaryFile()
 
     async def __aenter__(self):
-        environment = {**os.environ, "NODE_CLIENTS": str(ROOT / ".clients/node")}
+        # The browser leaves its profile to whoever removes its folder.
+        environment = {**os.environ, "NODE_CLIENTS": str(ROOT / ".clients/node"), "TMPDIR": self.folder}
         self.process = await asyncio.create_subprocess_exec(
             *self.command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.complaints
         )
@@ -132,12 +136,20 @@ class Listener:
         return self
 
     async def __aexit__(self, *_):
-        if self.process.returncode is not None:
-            self.complaints.seek(0)
-            raise SystemExit(f"the listener has ended:\n{self.complaints.read().decode()}")
-        self.process.terminate()
-        await self.process.wait()
         self.reading.cancel()
+        if self.process.returncode is None:
+            self.process.terminate()
+            await self.process.wait()
+
+    async def begins(self):
+        """Waits until there is a track, and no longer than there is a listener."""
+        listens = asyncio.ensure_future(self.listens.wait())
+        await asyncio.wait([listens, self.reading], timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        listens.cancel()
+        if not self.listens.is_set():
+            self.complaints.seek(0)
+            why = self.reading.exception() if self.reading.done() else "there is no track"
+            raise SystemExit(f"the listener: {why}\n{self.complaints.read().decode()}")
 
     async def read(self):
         decoder = Decoder()
@@ -146,7 +158,8 @@ class Listener:
             if event["event"] == "listens":
                 self.listens.set()
             elif event["event"] == "heard":
-                self.heard.append((event["at"], event["rms"]))
+                # Which is when it is given to whoever plays it.
+                self.heard.append((event["at"] + event["seconds"], event["rms"]))
             elif event["event"] == "packet":
                 # It is heard from when it comes on.
                 for place, rms in enumerate(decoder.tens(base64.b64decode(event["payload"]))):
@@ -156,18 +169,18 @@ class Listener:
         return max((rms for at, rms in self.heard if begin <= at < end), default=0)
 
 
-async def cuts(server, room, command, count):
+async def cuts(server, room, command, count, folder):
     """Milliseconds until silence, of those cuts that count."""
     found, chance = [], random.Random(20)
-    async with connect(f"ws://{server}/ws", max_size=None) as socket:
+    async with connect(f"ws://{server}/ws", max_size=None) as session:
         config = {
             "type": "config", "rtc": {"room_name": room}, "stt_config": {"provider": "null"},
             "tts_config": {"provider": "local", "model": ""},
         }
-        await socket.send(json.dumps(config))
+        await session.send(json.dumps(config))
 
         async def drain():
-            async for message in socket:
+            async for message in session:
                 event = json.loads(message) if isinstance(message, str) else {}
                 if event.get("type") == "error":
                     raise SystemExit(f"the session: {event}")
@@ -177,23 +190,25 @@ async def cuts(server, room, command, count):
         ready = asyncio.Event()
         draining = asyncio.ensure_future(drain())
         await asyncio.wait_for(ready.wait(), 60)
-        async with Listener([part.format(*admitted(server, room)) for part in command]) as listener:
+        admission = admitted(server, room)
+        async with Listener([part.format(*admission) for part in command], folder) as listener:
             # A track that is silent begins with a few empty packets.
-            await asyncio.wait_for(listener.listens.wait(), 60)
+            await listener.begins()
             for _attempt in range(3 * count):
-                await socket.send(json.dumps({"type": "speak", "text": TEXT * 3}))
+                await session.send(json.dumps({"type": "speak", "text": TEXT * 3}))
                 began = time.time()
                 while listener.loudest(began, time.time() + 1) < LOUD_RMS:
                     assert time.time() < began + 20, "nothing is heard"
                     await asyncio.sleep(0.02)
                 await asyncio.sleep(chance.uniform(0.3, 2))
                 at = time.time()
-                await socket.send(json.dumps({"type": "clear"}))
-                await asyncio.sleep(AFTER + 0.5)
+                await session.send(json.dumps({"type": "clear"}))
+                await asyncio.sleep(AFTER)
+                assert listener.loudest(at + AFTER - SILENT, at + AFTER) <= HEARD_RMS, "it was not cut off"
                 if listener.loudest(at - JUST_BEFORE, at) < LOUD_RMS:
                     continue
-                last = max((when for when, rms in listener.heard if when < at + AFTER and rms > HEARD_RMS), default=at)
-                found.append((last - at) * 1000)
+                last = max(when for when, rms in listener.heard if rms > HEARD_RMS)
+                found.append(max(0, last - at) * 1000)
                 if len(found) == count:
                     break
         draining.cancel()
@@ -207,6 +222,9 @@ def main():
     parser.add_argument("--pion")
     parser.add_argument("--cuts", type=int, default=12)
     given = parser.parse_args()
+    # Whoever stops this stops what it has started.
+    for signal_of in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_of, lambda *_: sys.exit(1))
     browser, python = ROOT / "tests/clients/rooms/browser_client.mjs", ROOT / "benches/cuts/listen.py"
     options = json.dumps({"page": "../../../benches/cuts/page.mjs"}).replace("{", "{{").replace("}", "}}")
     listeners = {
@@ -222,12 +240,12 @@ def main():
             try:
                 rooms = None
                 if name != "embedded":
-                    process, rooms = livekit(given.livekit)
-                    started.append(process)
-                process, server = ours(given.vivavoce, folder, rooms)
-                started.append(process)
+                    rooms = livekit(given.livekit, started)
+                server = ours(given.vivavoce, folder, rooms, started)
                 for who, command in listeners.items():
-                    found = asyncio.run(cuts(server, f"cut-{who}", command, given.cuts))
+                    found = asyncio.run(cuts(server, f"cut-{who}", command, given.cuts, folder))
+                    if not found:
+                        raise SystemExit(f"{who} heard no cut that counts")
                     median, longest = statistics.median(found), max(found)
                     print(f"| {name} | {who} | {len(found)} | {median:.0f} | {longest:.0f} |", flush=True)
             finally:

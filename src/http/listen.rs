@@ -34,10 +34,6 @@ const DISCONNECTING: Duration = Duration::from_secs(1);
 /// How long a new connection may be silent.
 const SILENT: Duration = Duration::from_secs(5);
 
-/// How long a connection is kept for its next request: longer than clients and load balancers keep one that rests (15 s to 60 s),
-/// so that it is they who close it. Who is closed in the moment of a request cannot know whether it was read.
-const RESTING: Duration = Duration::from_secs(75);
-
 /// How to listen.
 pub struct Listen {
     /// A socket that listens.
@@ -176,7 +172,6 @@ where
             async move { stopping.notified().await }
         })
         .client_disconnect_timeout(DISCONNECTING)
-        .keep_alive(RESTING)
         // If the client has disconnected, its request is dropped.
         .h1_allow_half_closed(false)
         .h1_write_buffer_size(socket::WRITE_BUFFER_BYTES)

@@ -30,7 +30,7 @@ func main() {
 			}
 			at := float64(time.Now().UnixMicro()) / 1e6
 			payload := base64.StdEncoding.EncodeToString(packet.Payload)
-			say(`{"event": "packet", "at": %.6f, "timestamp": %d, "payload": "%s"}`, at, packet.Timestamp, payload)
+			say(`{"event": "packet", "at": %.6f, "payload": "%s"}`, at, payload)
 		}
 	}
 	callback := &lksdk.RoomCallback{ParticipantCallback: lksdk.ParticipantCallback{

@@ -30,6 +30,12 @@ def headers():
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
+def http_session():
+    """A session that keeps no connection as long as the server does, which closes those that rest after 5 s: a program that stood
+    still meanwhile would send its request there, and could not know whether it was read."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(keepalive_timeout=4))
+
+
 def words(text):
     return re.findall(r"[a-z']+", text.lower())
 

@@ -234,6 +234,11 @@ impl Bench {
             match measured.unwrap_or(Err(Lost::Late)) {
                 // There is nothing to measure, which says something of this machine and nothing of the server.
                 Err(Lost::Early) if later < LATER => {
+                    let (from, to) = (from.slug(), to.slug());
+                    eprintln!(
+                        "{trial:?}, {from} → {to}, {fails_ms} ms: {}; again, later",
+                        Lost::Early
+                    );
                     later += 1;
                     fails_ms *= 2;
                 }

@@ -1,4 +1,4 @@
-//! LiveKit's own SIP service, which carries the calls of a LiveKit deployment, as `./test --long` builds it.
+//! LiveKit's own SIP service, which carries the calls of a LiveKit deployment, as `./test --long` installs it.
 
 use std::path::{Path, PathBuf};
 
@@ -52,7 +52,7 @@ fn installed() -> PathBuf {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(".clients/livekit-sip/livekit-sip");
     assert!(
         file.is_file(),
-        "this test needs LiveKit's SIP service, and {} is missing: ./test --long builds it, of the version that \
+        "this test needs LiveKit's SIP service, and {} is missing: ./test --long installs it, of the version that \
          tests/clients/livekit-sip.txt names",
         file.display()
     );

@@ -1,5 +1,6 @@
-//! Third-party phones on loopback: SIPp, baresip, Linphone, Twinkle, Kamailio and LiveKit's SIP service, each on its own ports and ended by its
-//! process id, and tones between them. They do not depend on our server, so they can be tested against each other.
+//! Third-party phones on loopback: SIPp, baresip, Linphone, Twinkle, Kamailio and LiveKit's SIP service, each on its own
+//! ports and ended by its process id, and tones between them. They do not depend on our server, so they can be tested
+//! against each other.
 
 pub mod baresip;
 pub mod kamailio;

@@ -9,11 +9,10 @@ import uuid
 from pathlib import Path
 from unittest import mock
 
-import aiohttp
 from livekit.agents import JobExecutorType
 
 from conversation import converse
-from harness import ChatServer, program_of, server_url
+from harness import ChatServer, http_session, program_of, server_url
 from room import Person
 
 README = Path(__file__).parent.parent / "README.md"
@@ -23,7 +22,7 @@ class Agent(unittest.IsolatedAsyncioTestCase):
     async def asyncSetUp(self):
         for name in ("LIVEKIT_API_KEY", "LIVEKIT_API_SECRET"):
             assert os.environ.get(name), f"{name} has to be the server's {name.replace('LIVEKIT', 'RTC')}"
-        self.http = aiohttp.ClientSession()
+        self.http = http_session()
         self.addAsyncCleanup(self.http.close)
         self.chat = await self.enterAsyncContext(ChatServer())
         settings = {

@@ -3,7 +3,6 @@
 import asyncio
 import unittest
 
-import aiohttp
 from livekit import rtc
 from livekit.agents import APIConnectOptions, APIStatusError
 from livekit.agents.stt import SpeechEventType
@@ -11,14 +10,14 @@ from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
 from livekit.agents.vad import VADEventType
 from livekit.plugins import vivavoce
 
-from harness import PATIENCE, SENTENCE, STORY, Proxy, share, spoken, understood, until
+from harness import PATIENCE, SENTENCE, STORY, Proxy, http_session, share, spoken, understood, until
 
 RATE = 24_000
 
 
 class Speech(unittest.IsolatedAsyncioTestCase):
     async def asyncSetUp(self):
-        self.http = aiohttp.ClientSession()
+        self.http = http_session()
         self.addAsyncCleanup(self.http.close)
 
     async def frames(self, text, *, silence=0.0):

@@ -8,11 +8,10 @@ import uuid
 from pathlib import Path
 from unittest import mock
 
-import aiohttp
 
 from conversation import converse
 from device import Device
-from harness import PATIENCE, ChatServer, program_of
+from harness import PATIENCE, ChatServer, http_session, program_of
 from room import Person
 
 README = Path(__file__).parent.parent / "README.md"
@@ -20,7 +19,7 @@ README = Path(__file__).parent.parent / "README.md"
 
 class Bot(unittest.IsolatedAsyncioTestCase):
     async def asyncSetUp(self):
-        self.http = aiohttp.ClientSession()
+        self.http = http_session()
         self.addAsyncCleanup(self.http.close)
         self.chat = await self.enterAsyncContext(ChatServer())
         self.enterContext(mock.patch.dict(os.environ, {"OPENAI_BASE_URL": self.chat.url, "OPENAI_API_KEY": "any"}))

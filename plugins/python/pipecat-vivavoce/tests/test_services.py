@@ -4,7 +4,6 @@ import asyncio
 import unittest
 import uuid
 
-import aiohttp
 from pipecat.frames.frames import (
     BotStoppedSpeakingFrame,
     EndFrame,
@@ -30,7 +29,7 @@ from pipecat.processors.frame_processor import FrameProcessor
 from pipecat.workers.runner import WorkerRunner
 
 from device import RATE
-from harness import PATIENCE, SENTENCE, STORY, Proxy, share, spoken, understood, until
+from harness import PATIENCE, SENTENCE, STORY, Proxy, http_session, share, spoken, understood, until
 from pipecat_vivavoce import VivavoceParams, VivavoceSTTService, VivavoceTransport, VivavoceTTSService
 from room import Person
 
@@ -90,7 +89,7 @@ class Running:
 
 class Services(unittest.IsolatedAsyncioTestCase):
     async def asyncSetUp(self):
-        self.http = aiohttp.ClientSession()
+        self.http = http_session()
         self.addAsyncCleanup(self.http.close)
 
     async def frames(self, text, *, silence=0.0):

@@ -32,8 +32,6 @@ pub struct Followers {
 
 /// A call, by the sid of its participant.
 struct Followed {
-    room: String,
-    identity: String,
     active: bool,
     /// Why it was ended here, and why it is over as the deployment has told it.
     ended: Option<HangupCause>,
@@ -64,8 +62,6 @@ impl Followers {
         let left = Arc::new(Notify::new());
         let moving = Moving::default();
         let followed = Followed {
-            room: call.room.clone(),
-            identity: call.identity.clone(),
             active: false,
             ended: None,
             told: None,
@@ -93,25 +89,18 @@ impl Followers {
         tokio::spawn(async move { follower.run(patience).await });
     }
 
-    /// A call will be over because it was wished here; `cause` is asked whether it was answered.
-    pub fn ends(&self, room: &str, identity: &str, cause: impl Fn(bool) -> HangupCause) {
-        for call in self.calls().values_mut() {
-            if call.room == room && call.identity == identity {
-                call.ended.get_or_insert(cause(call.active));
-            }
+    /// The call of this participant will be over because it was wished here; `cause` is asked whether it was answered.
+    pub fn ends(&self, sid: &str, cause: impl FnOnce(bool) -> HangupCause) {
+        if let Some(call) = self.calls().get_mut(sid) {
+            call.ended.get_or_insert_with(|| cause(call.active));
         }
     }
 
-    /// A call is about to be transferred: as long as what this gives is kept, nobody is told why it is over, as a telephone may
-    /// go before the deployment answers that it was moved.
-    pub fn moves(&self, room: &str, identity: &str) -> Vec<OwnedRwLockReadGuard<()>> {
-        let calls = self.calls();
-        let moved = calls
-            .values()
-            .filter(|call| call.room == room && call.identity == identity);
-        moved
-            .filter_map(|call| Arc::clone(&call.moving).try_read_owned().ok())
-            .collect()
+    /// The call of this participant is about to be transferred: as long as what this gives is kept, nobody is told why it is
+    /// over, as a telephone may go before the deployment answers that it was moved.
+    pub fn moves(&self, sid: &str) -> Option<OwnedRwLockReadGuard<()>> {
+        let moving = Arc::clone(&self.calls().get(sid)?.moving);
+        moving.try_read_owned().ok()
     }
 
     /// The deployment has told an event.
@@ -123,8 +112,10 @@ impl Followers {
             return;
         }
         if let Some(call) = self.calls().get_mut(&participant.sid) {
-            // It may have been answered since it was looked at.
-            let active = call.active || status_of(participant) == Some(CallStatus::Active);
+            // It may have been answered since it was looked at: what is refused is never active, nor does it hang up.
+            let since = status_of(participant);
+            let active =
+                call.active || matches!(since, Some(CallStatus::Active | CallStatus::Hangup(_)));
             let told = cause_of(participant, active);
             call.told.get_or_insert(told);
             call.left.notify_one();
@@ -174,7 +165,7 @@ impl Follower {
             .all
             .calls()
             .remove(&self.sid)
-            .and_then(|call| call.ended.or(call.told));
+            .and_then(|call| cause(call.ended, call.told));
         drop(moved);
         let unknown = match self.news.status {
             CallStatus::Active => HangupCause::Remote,
@@ -196,6 +187,17 @@ impl Follower {
         }
         // Whoever does not read them any more has ended.
         let _ = self.all.news.send(self.news.clone()).await;
+    }
+}
+
+/// Why a call is over, by what was wished here and by what the deployment has told.
+fn cause(ended: Option<HangupCause>, told: Option<HangupCause>) -> Option<HangupCause> {
+    match (ended, told) {
+        // It was ended otherwise before it was moved, of which the deployment makes no difference.
+        (Some(HangupCause::Transferred), Some(told)) if told != HangupCause::Remote => Some(told),
+        // It was answered in the moment in which it was given up.
+        (Some(HangupCause::Cancelled), Some(HangupCause::Local)) => told,
+        (ended, told) => ended.or(told),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Configures inbound calls of a deployment: an inbound trunk for the allowed addresses of the settings, and a dispatch rule
-//! that forms the room's name from the prefix of the settings and the called number, as the embedded bridge does but for a `_` between them. Both are
-//! found by name, created where they are missing, and changed only where they differ.
+//! that forms the room's name from the prefix of the settings and the called number, as the embedded bridge does but for a
+//! `_` between them. Both are found by name, created where they are missing, and changed only where they differ.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -172,13 +172,13 @@ impl Telephone for LiveKitTelephone {
         };
         let timeout = ringing_timeout + ANSWER_SLACK;
         let method = "SIP/TransferSIPParticipant";
-        let _moving = self.followers.moves(&room, &identity);
+        let _moving = self.followers.moves(&participant.sid);
         let moved =
             self.api
                 .call_within::<()>(timeout, method, Grant::SipTransfer(&room), &request);
         moved.await?;
         self.followers
-            .ends(&room, &identity, |_| HangupCause::Transferred);
+            .ends(&participant.sid, |_| HangupCause::Transferred);
         Ok(())
     }
 
@@ -186,8 +186,9 @@ impl Telephone for LiveKitTelephone {
         let participant = self.still_there(call).await?;
         // Whoever follows the call may not have seen yet that it was answered.
         let answered = status_of(&participant) == Some(CallStatus::Active);
-        let CallOf { room, identity, .. } = call;
-        self.api.remove_participant(room, identity).await?;
+        self.api
+            .remove_participant(&call.room, &call.identity)
+            .await?;
         let by_wish = |active| {
             if active || answered {
                 HangupCause::Local
@@ -195,7 +196,7 @@ impl Telephone for LiveKitTelephone {
                 HangupCause::Cancelled
             }
         };
-        self.followers.ends(room, identity, by_wish);
+        self.followers.ends(&participant.sid, by_wish);
         Ok(())
     }
 

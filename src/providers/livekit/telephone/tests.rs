@@ -445,21 +445,32 @@ fn caller() -> CallOf {
 
 #[actix_web::test]
 async fn a_call_that_was_answered_a_moment_ago_was_no_longer_cancelled() {
-    for told in [true, false] {
+    use proto::DisconnectReason::{ClientInitiated, ParticipantRemoved};
+    for (hangs_up, reason, status, cause) in [
+        (true, ParticipantRemoved, None, HangupCause::Local),
+        (
+            false,
+            ParticipantRemoved,
+            Some("active"),
+            HangupCause::Local,
+        ),
+        (false, ClientInitiated, Some("hangup"), HangupCause::Remote),
+        (false, ClientInitiated, None, HangupCause::Failed),
+    ] {
         let mut stage = stage(true);
         let placed = call("a.example", "one");
         stage.telephone.call(placed, line()).await.unwrap();
         assert_eq!(stage.news.recv().await.unwrap().status, CallStatus::Dialing);
-        if !told {
+        if hangs_up {
             stage.telephone.hang_up(&caller()).await.unwrap();
         }
-        let mut left = left(proto::DisconnectReason::ParticipantRemoved);
-        let status = (attribute::CALL_STATUS.to_owned(), "active".to_owned());
-        let attributes = told.then_some(status).into_iter().collect();
-        left.participant.as_mut().unwrap().attributes = attributes;
+        let mut left = left(reason);
+        let attributes =
+            status.map(|status| (attribute::CALL_STATUS.to_owned(), status.to_owned()));
+        left.participant.as_mut().unwrap().attributes = attributes.into_iter().collect();
         stage.telephone.happened(&left);
         let last = stage.news.recv().await.unwrap();
-        assert_eq!(last.status, CallStatus::Hangup(HangupCause::Local));
+        assert_eq!(last.status, CallStatus::Hangup(cause), "{status:?}");
     }
 }
 
@@ -467,9 +478,12 @@ async fn a_call_that_was_answered_a_moment_ago_was_no_longer_cancelled() {
 #[actix_web::test]
 async fn a_telephone_that_goes_while_it_is_moved_has_gone_as_the_transfer_ends() {
     let refused = r#"{"code":"unavailable","msg":"the telephone declines"}"#;
-    for (refuses, cause) in [
-        (None, HangupCause::Transferred),
-        (Some(refused), HangupCause::Remote),
+    use proto::DisconnectReason::{ClientInitiated, RoomDeleted};
+    for (refuses, reason, cause) in [
+        (None, ClientInitiated, HangupCause::Transferred),
+        (Some(refused), ClientInitiated, HangupCause::Remote),
+        // Which is no refusal for the deployment.
+        (None, RoomDeleted, HangupCause::Local),
     ] {
         let mut stage = stage(true);
         let placed = call("a.example", "one");
@@ -484,7 +498,7 @@ async fn a_telephone_that_goes_while_it_is_moved_has_gone_as_the_transfer_ends()
         let transferred = stage.telephone.transfer(transfer, oneshot::channel().0);
         let goes = async {
             stage.state.asked.notified().await;
-            let left = left(proto::DisconnectReason::ClientInitiated);
+            let left = left(reason);
             stage.telephone.happened(&left);
             // Long enough for whoever would tell it at once.
             let early = tokio::time::timeout(Duration::from_millis(50), stage.news.recv());
