@@ -165,7 +165,7 @@ impl Follower {
             .all
             .calls()
             .remove(&self.sid)
-            .and_then(|call| cause(call.ended, call.told));
+            .and_then(|call| why(call.ended, call.told));
         drop(moved);
         let unknown = match self.news.status {
             CallStatus::Active => HangupCause::Remote,
@@ -191,7 +191,7 @@ impl Follower {
 }
 
 /// Why a call is over, by what was wished here and by what the deployment has told.
-fn cause(ended: Option<HangupCause>, told: Option<HangupCause>) -> Option<HangupCause> {
+fn why(ended: Option<HangupCause>, told: Option<HangupCause>) -> Option<HangupCause> {
     match (ended, told) {
         // It was ended otherwise before it was moved, of which the deployment makes no difference.
         (Some(HangupCause::Transferred), Some(told)) if told != HangupCause::Remote => Some(told),
