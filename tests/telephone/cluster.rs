@@ -201,9 +201,11 @@ async fn a_call_is_moved_by_livekits_sip_service_or_stays_where_the_telephone_re
     let goes = Scenario::answers()
         .transfers(&["100 Trying", "200 OK"])
         .ended();
+    let goes_without_a_word = Scenario::answers().transfers(&["100 Trying"]).ends();
     for (scenario, outcome, cause) in [
         (refuses, "failed", "local"),
         (goes, "complete", "transferred"),
+        (goes_without_a_word, "complete", "transferred"),
     ] {
         let mut telephone = Sipp::start(scenario).await;
         let mut deployment = deployment(&telephone.address()).await;

@@ -103,6 +103,13 @@ impl Followers {
         moving.try_read_owned().ok()
     }
 
+    /// Whether the call of this participant was ended here or in its room, as far as is known.
+    pub fn is_sent_away(&self, sid: &str) -> bool {
+        let calls = self.calls();
+        let known = calls.get(sid).and_then(|call| why(call.ended, call.told));
+        known.is_some_and(|cause| cause != HangupCause::Remote)
+    }
+
     /// The deployment has told an event.
     pub fn happened(&self, event: &WebhookEvent) {
         let Some(participant) = event.participant.as_ref() else {
@@ -201,7 +208,7 @@ fn why(ended: Option<HangupCause>, told: Option<HangupCause>) -> Option<HangupCa
     }
 }
 
-fn is_gone(error: &ApiError) -> bool {
+pub(super) fn is_gone(error: &ApiError) -> bool {
     error
         .twirp()
         .is_some_and(|answer| answer.code == code::NOT_FOUND)

@@ -69,6 +69,16 @@ impl LiveKitTelephone {
         }
     }
 
+    /// Whether a telephone is no longer in its room, and nobody here or there has sent it away.
+    async fn has_gone(&self, room: &str, participant: &ParticipantInfo) -> bool {
+        let found = self.api.participant(room, &participant.identity).await;
+        let is_there = match found {
+            Ok(found) => found.sid == participant.sid,
+            Err(error) => !follow::is_gone(&error),
+        };
+        !is_there && !self.followers.is_sent_away(&participant.sid)
+    }
+
     async fn create(
         &self,
         call: &NewCall,
@@ -176,7 +186,11 @@ impl Telephone for LiveKitTelephone {
         let moved =
             self.api
                 .call_within::<()>(timeout, method, Grant::SipTransfer(&room), &request);
-        moved.await?;
+        match moved.await {
+            // A telephone that hangs up instead of telling how it went has been moved.
+            Err(error) if is_canceled(&error) && self.has_gone(&room, &participant).await => {}
+            moved => moved?,
+        }
         self.followers
             .ends(&participant.sid, |_| HangupCause::Transferred);
         Ok(())
@@ -204,6 +218,12 @@ impl Telephone for LiveKitTelephone {
     fn calls(&self) -> Vec<CallReport> {
         Vec::new()
     }
+}
+
+fn is_canceled(error: &ApiError) -> bool {
+    error
+        .twirp()
+        .is_some_and(|answer| answer.code == code::CANCELED)
 }
 
 /// As LiveKit names it.
