@@ -374,6 +374,8 @@ impl Emulators {
         .workers(WORKERS)
         .disable_signals()
         .shutdown_timeout(1)
+        // As vendors do: longer than clients keep a connection that rests.
+        .keep_alive(Duration::from_secs(75))
         .h1_allow_half_closed(false)
         .on_connect(wire::accepted)
         .bind(plain)
