@@ -58,7 +58,7 @@ impl LiveKit {
     pub fn shared() -> &'static str {
         static SHARED: OnceLock<LiveKit> = OnceLock::new();
         // Outside of what others wait for: they shall say the same if it is missing.
-        installed();
+        server();
         let settings = "room: {enable_remote_unmute: true}";
         &SHARED.get_or_init(|| Self::started(settings)).url
     }
@@ -93,7 +93,7 @@ impl LiveKit {
         );
         let mut process = Command::new("sh")
             .args(["-c", ATTENDED])
-            .arg(installed())
+            .arg(server())
             .args(["--config-body", &config])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -117,16 +117,22 @@ impl Drop for LiveKit {
     }
 }
 
-/// The program.
-fn installed() -> PathBuf {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(".clients/livekit-server/server");
+/// A program of LiveKit's own in this folder of the clients.
+pub fn installed(folder: &str, program: &str) -> PathBuf {
+    let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join(".clients");
+    let file = clients.join(folder).join(program);
     assert!(
         file.is_file(),
-        "this test needs LiveKit's server, and {} is missing: ./test installs it, of the version that \
-         tests/clients/livekit-server.txt names",
+        "this test needs {folder}, and {} is missing: ./test installs it, or ./test --long, of the version that \
+         tests/clients/{folder}.txt names",
         file.display()
     );
     file
+}
+
+/// LiveKit's server.
+fn server() -> PathBuf {
+    installed("livekit-server", "server")
 }
 
 /// Ports of TCP and UDP that are free, below those that systems give to whoever asks for any, as other tests do.

@@ -30,12 +30,13 @@ async fn spoken(server: &Server, folder: &TempDir, text: &str) -> PathBuf {
     file
 }
 
-fn understood(file: &Path) -> String {
+/// The words in a file.
+pub fn understood(file: &Path) -> String {
     stdout(&vivavoce(["transcribe".as_ref(), file.as_os_str()]))
 }
 
 /// What a session has understood so far.
-fn heard(session: &Session) -> String {
+pub fn heard(session: &Session) -> String {
     heard_where(session, |_| true)
 }
 

@@ -10,6 +10,7 @@ use super::rig::baresip::{Baresip, Kind};
 use super::rig::sipp::{Run, Scenario, Sipp};
 use super::{Exchange, PHONE, ROOM};
 use crate::harness::*;
+use crate::rooms::agent::{heard, understood};
 use crate::rooms::client::Kind as Client;
 use crate::rooms::join;
 use crate::session::client::{Session, config};
@@ -123,13 +124,8 @@ async fn a_call_without_sound_ends() {
     telephone.passed().await;
 }
 
-#[tokio::test]
-async fn keys_are_told_both_ways() {
-    let mut telephone = Baresip::start().await;
-    let exchange = Exchange::start();
-    let mut session = exchange.session(ROOM).await;
-    let id = exchange.call(&telephone.address()).await;
-    exchange.answered(&id).await;
+/// A telephone and a session press keys for each other.
+pub async fn keys(telephone: &mut Baresip, session: &mut Session) {
     telephone.press("42#").await;
     for digit in ["4", "2", "#"] {
         let event = session.next("dtmf").await;
@@ -144,6 +140,16 @@ async fn keys_are_told_both_ways() {
     for digit in ["1", "7", "*", "#"] {
         assert_eq!(telephone.next("CALL_DTMF_START").await["param"], digit);
     }
+}
+
+#[tokio::test]
+async fn keys_are_told_both_ways() {
+    let mut telephone = Baresip::start().await;
+    let exchange = Exchange::start();
+    let mut session = exchange.session(ROOM).await;
+    let id = exchange.call(&telephone.address()).await;
+    exchange.answered(&id).await;
+    keys(&mut telephone, &mut session).await;
     assert_eq!(session.events_of("dtmf").len(), 3);
     session.close().await;
 }
@@ -169,23 +175,11 @@ pub async fn persistent(server: &Server, folder: &Path) -> Baresip {
 
 /// Waits until a session has understood most of [`THEIRS`].
 pub async fn understands(session: &mut Session) {
-    let heard = |session: &Session| -> String {
-        let results = session.events_of("stt_result");
-        let finals = results.iter().filter(|result| result.is("is_final"));
-        finals
-            .map(|result| result.text("transcript").to_owned() + " ")
-            .collect()
-    };
     let deadline = Instant::now() + PATIENCE;
     while share_of_words(THEIRS, &heard(session)) < 0.7 {
         assert!(Instant::now() < deadline, "understood {:?}", heard(session));
         let _ = timeout(Duration::from_secs(5), session.news()).await;
     }
-}
-
-/// The words in a file.
-pub fn words(file: &Path) -> String {
-    stdout(&vivavoce(["transcribe".as_ref(), file.as_os_str()]))
 }
 
 #[tokio::test]
@@ -212,7 +206,7 @@ async fn a_telephone_and_a_session_talk_and_the_recording_holds_both() {
     telephone.hang_up().await;
     telephone.next("CALL_CLOSED").await;
     assert_eq!(exchange.ended(&id).await, "remote");
-    let heard = words(&telephone.recording("dec").unwrap());
+    let heard = understood(&telephone.recording("dec").unwrap());
     assert!(
         share_of_words(OURS, &heard) >= 0.6,
         "the telephone heard {heard:?}"
@@ -229,7 +223,7 @@ async fn a_telephone_and_a_session_talk_and_the_recording_holds_both() {
             side.display()
         );
         run("ffmpeg", arguments.split_whitespace());
-        let heard = words(&side);
+        let heard = understood(&side);
         assert!(
             share_of_words(text, &heard) >= 0.6,
             "side {channel}: {heard:?}"

@@ -1,8 +1,7 @@
 //! LiveKit's own SIP service, which carries the calls of a LiveKit deployment, as `./test --long` installs it.
 
-use std::path::{Path, PathBuf};
-
 use super::{Program, listened, ports};
+use crate::harness::livekit::installed;
 use crate::rooms::{KEY, SECRET};
 
 /// How many ports it has for audio.
@@ -35,8 +34,9 @@ impl LiveKitSip {
             port + 2,
             port + 1 + MEDIA,
         );
+        let program = installed("livekit-sip", "livekit-sip");
         let folder = tempfile::tempdir().unwrap();
-        let program = Program::start_at("livekit-sip", &installed(), folder, |command| {
+        let program = Program::start_at("livekit-sip", &program, folder, |command| {
             command.args(["--config-body", &config]);
         });
         listened("udp", port).await;
@@ -45,16 +45,4 @@ impl LiveKitSip {
             _program: program,
         }
     }
-}
-
-/// The program.
-fn installed() -> PathBuf {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(".clients/livekit-sip/livekit-sip");
-    assert!(
-        file.is_file(),
-        "this test needs LiveKit's SIP service, and {} is missing: ./test --long installs it, of the version that \
-         tests/clients/livekit-sip.txt names",
-        file.display()
-    );
-    file
 }
