@@ -128,6 +128,8 @@ struct PassedPiece {
 #[derive(Debug, Default)]
 struct Side {
     ready: VecDeque<i16>,
+    /// What was returned last; a field to reuse its memory.
+    given: Vec<i16>,
     resampler: Option<Resampler>,
 }
 
@@ -514,19 +516,20 @@ impl RecordingClock {
 
     fn give(&mut self, frames: usize, block: &mut Vec<i16>) {
         self.given += frames as u64;
-        let channels = self.layout.channels.count();
+        let (heard, played) = (self.heard.give(frames), self.played.give(frames));
+        let both = heard.iter().zip(played);
         let start = block.len();
-        block.resize(start + frames * channels, 0);
-        let block = block.get_mut(start..).unwrap_or_default();
-        for (side, channel) in [(&mut self.heard, 0), (&mut self.played, channels - 1)] {
-            let ready = side.ready.len().min(frames);
-            let samples = side.ready.make_contiguous().iter().take(ready);
-            for (frame, sample) in block.chunks_exact_mut(channels).zip(samples) {
-                if let Some(place) = frame.get_mut(channel) {
-                    *place = place.saturating_add(*sample);
+        match self.layout.channels {
+            Channels::Stereo => {
+                block.resize(start + 2 * frames, 0);
+                let block = block.get_mut(start..).unwrap_or_default();
+                for (frame, (heard, played)) in block.as_chunks_mut().0.iter_mut().zip(both) {
+                    *frame = [*heard, *played];
                 }
             }
-            side.ready.drain(..ready);
+            Channels::Mono => {
+                block.extend(both.map(|(heard, played)| heard.saturating_add(*played)));
+            }
         }
     }
 }
@@ -581,6 +584,23 @@ impl Side {
             .resize(len.saturating_add(frames).min(len.max(limit)), 0);
     }
 
+    /// The first samples, so many; where there are fewer, silence follows them.
+    fn give(&mut self, frames: usize) -> &[i16] {
+        if self.ready.len() < frames {
+            self.ready.resize(frames, 0);
+        }
+        // Copied, as what is ready goes round in its memory: to move all of it to the beginning took longer.
+        let (front, back) = self.ready.as_slices();
+        let front = front.get(..frames).unwrap_or(front);
+        self.given.clear();
+        self.given.extend_from_slice(front);
+        let rest = frames - front.len();
+        self.given
+            .extend_from_slice(back.get(..rest).unwrap_or_default());
+        self.ready.drain(..frames);
+        &self.given
+    }
+
     /// Returns how many samples did not fit.
     fn add(&mut self, samples: &[i16], limit: usize) -> u64 {
         let room = limit.saturating_sub(self.ready.len()).min(samples.len());
@@ -590,7 +610,11 @@ impl Side {
 }
 
 fn is_quiet(samples: &[i16]) -> bool {
-    samples.iter().all(|sample| sample.unsigned_abs() <= QUIET)
+    // In pieces, as the loudest of a piece is found many samples at a time.
+    let loudest = |piece: &[i16]| piece.iter().map(|sample| sample.unsigned_abs()).max();
+    samples
+        .chunks(64)
+        .all(|piece| loudest(piece) <= Some(QUIET))
 }
 
 #[cfg(any(test, feature = "testing"))]

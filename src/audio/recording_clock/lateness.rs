@@ -16,6 +16,8 @@ const FIRST_PART: usize = 3;
 #[derive(Debug, Default)]
 pub(super) struct Lateness {
     usual: VecDeque<i64>,
+    /// The same in order, as ranks are asked for with each chunk.
+    ordered: Vec<i64>,
     scratch: Vec<i64>,
 }
 
@@ -32,38 +34,39 @@ impl Lateness {
         if least <= 0 || !self.knows() {
             return least;
         }
-        let scratch = &mut self.scratch;
-        scratch.clear();
-        scratch.extend(&self.usual);
-        let usual = of_rank(scratch, 2);
+        let usual = of_rank(&self.ordered, 2);
         // The minimum of this many values usually has this rank.
-        let usually_least = of_rank(scratch, window.len() + 1);
+        let usually_least = of_rank(&self.ordered, window.len() + 1);
         let mut late = least - usually_least;
         for part in [window.len().div_ceil(FIRST_PART), window.len()] {
-            scratch.clear();
-            scratch.extend(window.iter().take(part));
-            late = late.min(of_rank(scratch, 2) - usual);
+            if late <= 0 {
+                break;
+            }
+            self.scratch.clear();
+            self.scratch.extend(window.iter().take(part));
+            self.scratch.sort_unstable();
+            late = late.min(of_rank(&self.scratch, 2) - usual);
         }
         late.max(0)
     }
 
     /// Records by how much a chunk was later than its position.
     pub(super) fn learn(&mut self, late: i64) {
-        if self.usual.len() == REMEMBERED {
-            self.usual.pop_front();
+        if self.usual.len() == REMEMBERED
+            && let Some(oldest) = self.usual.pop_front()
+            && let Ok(place) = self.ordered.binary_search(&oldest)
+        {
+            self.ordered.remove(place);
         }
         self.usual.push_back(late);
+        let place = self.ordered.partition_point(|known| *known < late);
+        self.ordered.insert(place, late);
     }
 }
 
-/// The value that one in `share` is below.
-fn of_rank(values: &mut [i64], share: usize) -> i64 {
-    let rank = values.len() / share;
-    if rank < values.len() {
-        *values.select_nth_unstable(rank).1
-    } else {
-        0
-    }
+/// The value that one in `share` of these, which are in order, is below.
+fn of_rank(ordered: &[i64], share: usize) -> i64 {
+    ordered.get(ordered.len() / share).copied().unwrap_or(0)
 }
 
 #[cfg(test)]
