@@ -30,6 +30,9 @@ use vivavoce_telemetry::metrics;
 
 /// Datagrams read from one socket before other work gets its turn.
 const DATAGRAMS_PER_TURN: usize = 64;
+/// Those after which what they cause is sent: a listener is polled once for what has come for it in them. More would let the first
+/// wait for long.
+const DATAGRAMS_AT_ONCE: usize = 16;
 /// Size of the receive buffer, larger than any datagram of media.
 const DATAGRAM_BYTES: usize = 2_048;
 /// How often frames of local participants are taken: with hundreds of them, waking the thread for each frame would cost
@@ -332,7 +335,7 @@ impl MediaThread {
     fn receive(&mut self) {
         let mut buffer = [0; DATAGRAM_BYTES];
         for index in 0..self.sockets.len() {
-            for _ in 0..DATAGRAMS_PER_TURN {
+            for count in 1..=DATAGRAMS_PER_TURN {
                 let Some((socket, advertised)) = self.sockets.get(index) else {
                     break;
                 };
@@ -346,14 +349,23 @@ impl MediaThread {
                         if owner.is_none() {
                             socket.pass_on(source, datagram);
                         }
-                        self.flush();
+                        if count % DATAGRAMS_AT_ONCE == 0 {
+                            self.settle();
+                        }
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     // An ICMP error about an earlier datagram; there may be more to read.
                     Err(_) => {}
                 }
             }
+            self.settle();
         }
+    }
+
+    /// Sends what datagrams have caused.
+    fn settle(&mut self) {
+        self.sfu.settle(Now::read());
+        self.flush();
     }
 
     fn receive_all_over_tcp(&mut self) {
@@ -383,7 +395,7 @@ impl MediaThread {
         if let Some(owner) = owner {
             self.connections.belongs(path, owner);
         }
-        self.flush();
+        self.settle();
     }
 
     /// Sends the output of the SFU. A connection is closed by dropping its queue: the writer of its socket sees the end of

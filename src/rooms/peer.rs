@@ -43,6 +43,12 @@ use super::webrtc::{Addresses, Broken, Connection, add_channels};
 pub const MOST_QUEUED_BYTES: usize = 16 << 20;
 /// Clients open three or four channels; further ones are ignored.
 const MOST_CHANNELS: usize = 16;
+/// str0m's pacer wants to be told the time after each packet, a microsecond later; anything so soon counts as at once.
+const AT_ONCE: Duration = Duration::from_millis(1);
+/// When it is told where nothing waits in it. The next packet, which tells it the time as well, comes before that.
+const PACER_REST: Duration = Duration::from_millis(20);
+/// Until it has said when it wants to be told the time.
+const LONGEST_REST: Duration = Duration::from_mins(1);
 /// The interval of loss measurements for connection quality.
 const STATS_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -175,10 +181,14 @@ pub type Polled = super::webrtc::Polled<Arrival>;
 /// A peer connection. See the module.
 pub struct Peer {
     rtc: Connection,
-    /// When to call it with the time.
+    /// When it wants to be told the time, with the next poll.
+    pub due: Instant,
+    /// When it is polled for that, or put off until then.
     pub deadline: Option<Instant>,
     /// Whether it is queued to be polled.
     pub queued: bool,
+    /// How many packets wait in str0m; where it is not known, as many as there can be.
+    unsent: usize,
     /// Its slots for sending.
     pub slots: Slots,
     /// Whether the client makes one offer and no other: its slots are there for whatever comes.
@@ -251,8 +261,10 @@ impl Peer {
         }
         Self {
             rtc: Connection::new(config, addresses, now),
+            due: now,
             deadline: None,
             queued: false,
+            unsent: 0,
             slots: Slots::default(),
             offered_once: false,
             outgoing: HashMap::new(),
@@ -471,11 +483,6 @@ impl Peer {
         });
     }
 
-    /// Passes the time.
-    pub fn handle(&mut self, input: Input<'_>) {
-        self.rtc.handle(input);
-    }
-
     /// Closes the connection; [`Self::poll`] returns what is left to send.
     pub fn close(&mut self) {
         self.rtc.close();
@@ -483,10 +490,31 @@ impl Peer {
 
     /// The next output.
     pub fn poll(&mut self, now: Instant) -> Polled {
+        if self.due <= now {
+            self.due = now + LONGEST_REST;
+            self.rtc.handle(Input::Timeout(now));
+        }
+        let mut hurried = false;
         loop {
             match self.rtc.poll(now) {
-                Output::Timeout(at) => return Polled::Wait(at),
+                Output::Timeout(at) => {
+                    if at > now + AT_ONCE || !self.rtc.waits_for_pacer() {
+                        if hurried && self.rtc.is_connected() {
+                            self.unsent = 0;
+                        }
+                        return Polled::Wait(at);
+                    }
+                    // Video may wait for its time.
+                    if self.unsent == 0 && !self.slots.carry_video() {
+                        return Polled::Wait(now + PACER_REST);
+                    }
+                    if std::mem::replace(&mut hurried, true) {
+                        return Polled::Wait(at);
+                    }
+                    self.rtc.handle(Input::Timeout(at));
+                }
                 Output::Transmit(mut transmit) => {
+                    self.has_left(&transmit.contents);
                     self.paths.direct(&mut transmit, now);
                     return Polled::Transmit(transmit);
                 }
@@ -496,6 +524,16 @@ impl Peer {
                     }
                 }
             }
+        }
+    }
+
+    /// A datagram leaves.
+    fn has_left(&mut self, datagram: &[u8]) {
+        // RTP, no RTCP (RFC 5761 section 4).
+        let is_media = |head: &[u8; 2]| head[0] >> 6 == 2 && !(64..96).contains(&(head[1] & 0x7f));
+        if datagram.first_chunk().is_some_and(is_media) {
+            // One that nobody knew of: there may be more.
+            self.unsent = self.unsent.checked_sub(1).unwrap_or(usize::MAX);
         }
     }
 
@@ -847,9 +885,10 @@ impl Peer {
                 }
                 stream.write_rtp(sent);
             }
-            // Nothing leaves str0m before it is told the time.
-            rtc.handle_input(Input::Timeout(now))
         });
+        // Nothing leaves str0m before it is told the time.
+        self.due = now;
+        self.unsent = self.unsent.saturating_add(1);
     }
 
     /// Requests a keyframe of a stream from the other side, by the SSRC of its last packet where there was one.

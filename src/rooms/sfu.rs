@@ -195,11 +195,18 @@ impl Sfu {
                 break;
             }
             self.deadlines.pop_first();
-            if let Some(peer) = self.peer_mut(key, side) {
-                peer.deadline = None;
-                peer.handle(Input::Timeout(now.instant));
-                self.touch(key, side);
+            let Some(peer) = self.peer_mut(key, side) else {
+                continue;
+            };
+            // It was put off since.
+            if peer.due > now.instant {
+                let due = peer.due;
+                peer.deadline = Some(due);
+                self.deadlines.insert((due, key, side));
+                continue;
             }
+            peer.deadline = None;
+            self.touch(key, side);
         }
         if self.reconcile_at.is_some() {
             self.reconcile_some(now);
@@ -245,7 +252,8 @@ impl Sfu {
         }
     }
 
-    /// Handles a datagram received on one of the addresses in the settings; whom it belongs to, if it is somebody.
+    /// Handles a datagram received on one of the addresses in the settings; whom it belongs to, if it is somebody. What others
+    /// are to be sent waits for [`Self::settle`], so that those of several datagrams go together.
     pub fn receive(
         &mut self,
         source: (Protocol, SocketAddr),
@@ -256,10 +264,10 @@ impl Sfu {
         let received = Receive::new(source.0, source.1, destination, bytes).ok();
         let path = (source.0, source.1, destination);
         let owner = received.and_then(|received| self.take(path, received, bytes, now));
-        if owner.is_some() {
-            self.settle(now);
-        } else {
-            self.counters.stray_datagrams += 1;
+        match owner {
+            // At once: str0m keeps one packet that has arrived.
+            Some((key, side)) => self.poll(key, side, now),
+            None => self.counters.stray_datagrams += 1,
         }
         owner
     }
@@ -278,7 +286,6 @@ impl Sfu {
             return None;
         }
         peer.paths.heard(protocol, client, destination, now.instant);
-        self.touch(key, side);
         Some((key, side))
     }
 
@@ -343,7 +350,7 @@ impl Sfu {
     }
 
     /// Polls changed peer connections until none has output left.
-    pub(super) fn settle(&mut self, now: Now) {
+    pub fn settle(&mut self, now: Now) {
         for key in std::mem::take(&mut self.deserted) {
             let room = self.rooms.get(&key);
             if room.is_some_and(|room| room.on_trial && room.members.is_empty()) {
@@ -354,26 +361,33 @@ impl Sfu {
             if let Some(peer) = self.peer_mut(key, side) {
                 peer.queued = false;
             }
-            for turn in 0.. {
-                let Some(peer) = self.peer_mut(key, side) else {
-                    break;
-                };
-                match peer.poll(now.instant) {
-                    Polled::Transmit(transmit) => self.outputs.datagrams.push(transmit),
-                    Polled::Arrival(arrival) => self.arrived(key, side, arrival, now),
-                    Polled::Wait(at) => {
-                        let before = peer.deadline.replace(at);
-                        if let Some(before) = before {
+            self.poll(key, side, now);
+        }
+    }
+
+    /// Polls a peer connection until it has no output left, or others must have their turn.
+    fn poll(&mut self, key: ParticipantKey, side: Side, now: Now) {
+        for turn in 0.. {
+            let Some(peer) = self.peer_mut(key, side) else {
+                return;
+            };
+            match peer.poll(now.instant) {
+                Polled::Transmit(transmit) => self.outputs.datagrams.push(transmit),
+                Polled::Arrival(arrival) => self.arrived(key, side, arrival, now),
+                Polled::Wait(at) => {
+                    peer.due = at;
+                    // An earlier look moves itself: that is cheaper than to move it with each packet.
+                    if peer.deadline.is_none_or(|before| at < before) {
+                        if let Some(before) = peer.deadline.replace(at) {
                             self.deadlines.remove(&(before, key, side));
                         }
                         self.deadlines.insert((at, key, side));
-                        break;
                     }
+                    return;
                 }
-                if turn == MOST_PER_TURN {
-                    self.touch(key, side);
-                    break;
-                }
+            }
+            if turn == MOST_PER_TURN {
+                return self.touch(key, side);
             }
         }
     }

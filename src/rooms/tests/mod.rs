@@ -171,6 +171,7 @@ impl Bench {
     }
 
     pub fn collect(&mut self) {
+        self.sfu.settle(self.now);
         let outputs = self.sfu.take_outputs();
         for (connection, told) in outputs.signals {
             let response = proto::SignalResponse::decode(told.bytes.clone()).unwrap();
