@@ -15,8 +15,9 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::http::StatusCode;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_util::task::AbortOnDropHandle;
 use vivavoce::audio::encode::Encoded;
 
@@ -170,8 +171,13 @@ impl Session {
     /// A socket at this URL.
     pub async fn connect_to(url: &str) -> Self {
         let address = url.trim_start_matches("ws://").split('/').next().unwrap();
-        let stream = TcpStream::connect(address).await.unwrap();
-        Self::over(stream, url).await
+        for _ in 0..5 {
+            let stream = TcpStream::connect(address).await.unwrap();
+            if let Some(session) = Self::over(stream, url).await {
+                return session;
+            }
+        }
+        panic!("the request came too late each time");
     }
 
     /// A socket whose kernel takes little that it does not read.
@@ -180,23 +186,29 @@ impl Session {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4_096).unwrap();
         let stream = socket.connect(address.parse().unwrap()).await.unwrap();
-        Self::over(stream, &socket_url(server)).await
+        Self::over(stream, &socket_url(server)).await.unwrap()
     }
 
-    async fn over(stream: TcpStream, url: &str) -> Self {
+    /// `None` where the request came too late, as the machine is busy: it may be made again (RFC 9110 section 15.5.9).
+    async fn over(stream: TcpStream, url: &str) -> Option<Self> {
         stream.set_nodelay(true).unwrap();
-        let (socket, _) = tokio_tungstenite::client_async(url, stream).await.unwrap();
+        let (socket, _) = match tokio_tungstenite::client_async(url, stream).await {
+            Err(Error::Http(refused)) if refused.status() == StatusCode::REQUEST_TIMEOUT => {
+                return None;
+            }
+            opened => opened.unwrap(),
+        };
         let (sink, stream) = socket.split();
         let (note, log) = watch::channel(Log::default());
         let (reads, may_read) = watch::channel(true);
         let listener = tokio::spawn(listen(stream, note, may_read));
-        Self {
+        Some(Self {
             sink: Arc::new(Mutex::new(sink)),
             log,
             reads,
             _listener: AbortOnDropHandle::new(listener),
             passed: 0,
-        }
+        })
     }
 
     /// From now on nothing is taken from the connection, but for what is being taken already.
