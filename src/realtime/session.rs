@@ -9,6 +9,8 @@ use crate::names::{Named, Names};
 pub const PCM_HZ: u32 = 24_000;
 /// The rate of G.711.
 const G711_HZ: u32 = 8_000;
+/// How long the client waits for the words of what was said. On a busy machine they come late; without them nothing is answered.
+const LONGEST_WAIT_FOR_WORDS_MS: u32 = 10_000;
 /// The most functions, and bytes of them.
 const MAX_TOOLS: usize = 128;
 const MAX_TOOL_BYTES: usize = 256 << 10;
@@ -448,8 +450,7 @@ impl SessionObject {
             "noise_suppression": self.noise_reduction.is_some(), "turn_model": "silence",
         });
         let Some(turns) = &self.turn_detection else {
-            // The client waits for all that was said, and not for the caller.
-            vad["speech_final_timeout_ms"] = json!(10_000);
+            vad["speech_final_timeout_ms"] = json!(LONGEST_WAIT_FOR_WORDS_MS);
             return vad;
         };
         match &turns.detector {
@@ -460,8 +461,7 @@ impl SessionObject {
             } => {
                 vad["threshold"] = json!(scaled(*threshold));
                 vad["silence_ms"] = json!(silence_ms);
-                let timeout = (silence_ms + 1_300).max(1_800);
-                vad["speech_final_timeout_ms"] = json!(timeout);
+                vad["speech_final_timeout_ms"] = json!(LONGEST_WAIT_FOR_WORDS_MS);
             }
             Detector::SemanticVad { eagerness } => {
                 // As documented: how long somebody may think who has not finished.

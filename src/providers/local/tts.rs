@@ -55,6 +55,8 @@ const CHUNKS_HELD: usize = 512;
 const LONGEST_CHARACTER: Duration = Duration::from_secs(3);
 /// On top of that, for pauses and the header.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// How many neural workers try a sentence after one that has failed: all of a pool may have been killed just now.
+const MOST_SUCCESSORS: usize = 2;
 
 /// A program that speaks.
 pub(super) struct Engine {
@@ -588,7 +590,7 @@ impl Speaker {
         Ok(())
     }
 
-    /// Returns how many samples were delivered. A worker that fails before any has a successor that says the sentence.
+    /// Returns how many samples were delivered. A worker that fails before any has successors that say the sentence.
     async fn say_neurally(
         &self,
         neural: &NeuralVoice,
@@ -607,7 +609,7 @@ impl Speaker {
                 .await?
         };
         let pool = voices.pool(neural);
-        let mut again = true;
+        let mut successors = MOST_SUCCESSORS;
         let mut said = 0;
         loop {
             let failed = match speak(&pool, &self.party, &request, self.patience).await {
@@ -630,11 +632,11 @@ impl Speaker {
                 },
                 Err(error) => error,
             };
-            if !again || said > 0 || !failed.may_be_tried_again() {
+            if successors == 0 || said > 0 || !failed.may_be_tried_again() {
                 return Err(failure(failed.kind(), failed.to_string()).into());
             }
             tracing::warn!(error = %failed, "a sentence is said by another worker");
-            again = false;
+            successors -= 1;
         }
     }
 
