@@ -1,6 +1,6 @@
 //! Media and messages through the SFU, over good and bad networks.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use livekit_protocol as proto;
 use proto::signal_request::Message as Request;
@@ -48,6 +48,25 @@ fn everybody_hears_everybody_and_nobody_itself() {
             .iter()
             .any(speaks)
     );
+}
+
+#[test]
+fn what_is_said_on_several_tracks_at_once_comes_at_once() {
+    let mut stage = Stage::new(NetemConfig::new());
+    let (speaker, listener) = (stage.join("a"), stage.join("b"));
+    stage.run(Duration::from_secs(1), &[]);
+    let mut tracks = vec![];
+    for cid in ["one", "two", "three"] {
+        tracks.push((speaker, stage.publish(speaker, cid)));
+        stage.run(Duration::from_secs(1), &[]);
+    }
+    stage.run(Duration::from_secs(2), &tracks);
+    let heard = stage.clients[listener].heard.iter();
+    let said = heard.filter(|(_, packet)| packet.payload.starts_with(b"0 says"));
+    let times: Vec<Instant> = said.map(|(_, packet)| packet.timestamp).collect();
+    assert!(times.len() >= 3 * 98, "{}", times.len());
+    let mut together = times.chunk_by(|one, other| one == other);
+    assert!(together.all(|packets| packets.len() == 3));
 }
 
 #[test]
