@@ -109,12 +109,6 @@ impl Slots {
         });
     }
 
-    /// Whether one of them carries video.
-    pub fn carry_video(&self) -> bool {
-        let is_video = |slot: &Slot| slot.kind == SectionKind::Video && slot.carries.is_some();
-        self.slots.iter().any(is_video)
-    }
-
     /// All slots.
     pub fn iter(&self) -> impl Iterator<Item = &Slot> {
         self.slots.iter()

@@ -44,9 +44,7 @@ pub const MOST_QUEUED_BYTES: usize = 16 << 20;
 /// Clients open three or four channels; further ones are ignored.
 const MOST_CHANNELS: usize = 16;
 /// str0m's pacer wants to be told the time after each packet, a microsecond later; anything so soon counts as at once.
-const AT_ONCE: Duration = Duration::from_millis(1);
-/// When it is told where nothing waits in it. The next packet, which tells it the time as well, comes before that.
-const PACER_REST: Duration = Duration::from_millis(20);
+const AT_ONCE: Duration = Duration::from_micros(10);
 /// Until it has said when it wants to be told the time.
 const LONGEST_REST: Duration = Duration::from_mins(1);
 /// The interval of loss measurements for connection quality.
@@ -187,8 +185,6 @@ pub struct Peer {
     pub deadline: Option<Instant>,
     /// Whether it is queued to be polled.
     pub queued: bool,
-    /// How many packets wait in str0m; where it is not known, as many as there can be.
-    unsent: usize,
     /// Its slots for sending.
     pub slots: Slots,
     /// Whether the client makes one offer and no other: its slots are there for whatever comes.
@@ -264,7 +260,6 @@ impl Peer {
             due: now,
             deadline: None,
             queued: false,
-            unsent: 0,
             slots: Slots::default(),
             offered_once: false,
             outgoing: HashMap::new(),
@@ -494,27 +489,17 @@ impl Peer {
             self.due = now + LONGEST_REST;
             self.rtc.handle(Input::Timeout(now));
         }
-        let mut hurried = false;
+        let mut told_again = false;
         loop {
             match self.rtc.poll(now) {
-                Output::Timeout(at) => {
-                    if at > now + AT_ONCE || !self.rtc.waits_for_pacer() {
-                        if hurried && self.rtc.is_connected() {
-                            self.unsent = 0;
-                        }
-                        return Polled::Wait(at);
-                    }
-                    // Video may wait for its time.
-                    if self.unsent == 0 && !self.slots.carry_video() {
-                        return Polled::Wait(now + PACER_REST);
-                    }
-                    if std::mem::replace(&mut hurried, true) {
-                        return Polled::Wait(at);
-                    }
-                    self.rtc.handle(Input::Timeout(at));
+                // What waits behind a packet need not wait for another poll. The same time again, as str0m takes none that is
+                // before what it was told last.
+                Output::Timeout(at) if at <= now + AT_ONCE && !told_again => {
+                    told_again = true;
+                    self.rtc.handle(Input::Timeout(now));
                 }
+                Output::Timeout(at) => return Polled::Wait(at),
                 Output::Transmit(mut transmit) => {
-                    self.has_left(&transmit.contents);
                     self.paths.direct(&mut transmit, now);
                     return Polled::Transmit(transmit);
                 }
@@ -524,16 +509,6 @@ impl Peer {
                     }
                 }
             }
-        }
-    }
-
-    /// A datagram leaves.
-    fn has_left(&mut self, datagram: &[u8]) {
-        // RTP, no RTCP (RFC 5761 section 4).
-        let is_media = |head: &[u8; 2]| head[0] >> 6 == 2 && !(64..96).contains(&(head[1] & 0x7f));
-        if datagram.first_chunk().is_some_and(is_media) {
-            // One that nobody knew of: there may be more.
-            self.unsent = self.unsent.checked_sub(1).unwrap_or(usize::MAX);
         }
     }
 
@@ -888,7 +863,6 @@ impl Peer {
         });
         // Nothing leaves str0m before it is told the time.
         self.due = now;
-        self.unsent = self.unsent.saturating_add(1);
     }
 
     /// Requests a keyframe of a stream from the other side, by the SSRC of its last packet where there was one.

@@ -11,7 +11,7 @@ use str0m::change::SdpApi;
 use str0m::channel::{ChannelConfig, ChannelId, Reliability};
 use str0m::format::CodecConfig;
 use str0m::net::{TcpType, Transmit};
-use str0m::{Candidate, Event, Input, Output, Reason, Rtc, RtcConfig};
+use str0m::{Candidate, Event, Input, Output, Rtc, RtcConfig};
 
 use super::room::Way;
 
@@ -183,11 +183,6 @@ impl Connection {
                 Err(Broken) => {}
             }
         }
-    }
-
-    /// Whether the last [`Output::Timeout`] is the pacer's, which decides when packets leave.
-    pub fn waits_for_pacer(&self) -> bool {
-        matches!(self.rtc.last_timeout_reason(), Reason::Pacer(_))
     }
 
     /// Whether both data channels are open.
