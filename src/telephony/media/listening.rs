@@ -8,8 +8,11 @@ use crate::classify::{Classifier, RATE, Wanted};
 use vivavoce_audio::{Layout, Resampler, SampleRate};
 use vivavoce_core::call::AnswerFinding;
 
-/// Sound that is later than this does not come.
+/// Sound that is later than this does not come, where nothing has come yet or the other side is known to pause …
 const LATE: Duration = Duration::from_millis(300);
+/// … and where it has sent all the time so far: what stands still then is the network or a busy machine, and it is no pause of
+/// somebody who has said hello. Most telephones send silence as sound.
+const STANDS_STILL: Duration = Duration::from_millis(1_500);
 /// What is left of that as the delay of what does come.
 const DELAY: Duration = Duration::from_millis(100);
 
@@ -18,9 +21,13 @@ const DELAY: Duration = Duration::from_millis(100);
 pub struct Listener {
     classifier: Classifier,
     resampler: Option<Resampler>,
-    began: Instant,
-    /// Silence in place of sound that was late, since the last sound.
+    /// When the last sound came, or when listening began.
+    last: Instant,
+    /// Silence in place of sound that was late, since then.
     filled: u64,
+    /// Whether there was sound, and whether there were pauses in which none was sent.
+    sends: bool,
+    pauses: bool,
     sound: Vec<i16>,
     findings: Vec<AnswerFinding>,
 }
@@ -31,8 +38,10 @@ impl Listener {
         Self {
             classifier: Classifier::new(wanted),
             resampler: None,
-            began: now,
+            last: now,
             filled: 0,
+            sends: false,
+            pauses: false,
             sound: Vec::new(),
             findings: Vec::new(),
         }
@@ -49,8 +58,10 @@ impl Listener {
     }
 
     /// The other side has sent this.
-    pub fn hear(&mut self, sound: &[i16], rate: SampleRate) {
+    pub fn hear(&mut self, sound: &[i16], rate: SampleRate, now: Instant) {
+        self.last = now;
         self.filled = 0;
+        self.sends = true;
         if self
             .resampler
             .as_ref()
@@ -66,31 +77,41 @@ impl Listener {
         self.classifier.push(&self.sound, &mut self.findings);
     }
 
-    /// The other side has sent nothing for so long.
+    /// The other side has sent nothing for so long, by its own clock.
     pub fn pause(&mut self, time: Duration) {
         let samples = RATE.frames_in(time) as u64;
         // Some of it was filled already.
         self.silence(samples.saturating_sub(self.filled));
         self.filled = 0;
+        self.pauses = true;
+    }
+
+    /// The other side says that it sends no sound while there is none (comfort noise, RFC 3389).
+    pub const fn comfort_noise(&mut self) {
+        self.pauses = true;
     }
 
     /// Time passes.
     pub fn tick(&mut self, now: Instant) {
-        let due = RATE.frames_in(now.saturating_duration_since(self.began)) as u64;
-        let behind = due.saturating_sub(self.classifier.position());
-        if behind > RATE.frames_in(LATE) as u64 {
-            let missing = behind - RATE.frames_in(DELAY) as u64;
-            self.filled += missing;
-            self.silence(missing);
+        let due = RATE.frames_in(now.saturating_duration_since(self.last)) as u64;
+        let missing = due.saturating_sub(self.filled);
+        let late = if self.sends && !self.pauses && self.filled == 0 {
+            STANDS_STILL
+        } else {
+            LATE
+        };
+        if missing > RATE.frames_in(late) as u64 {
+            self.filled += self.silence(missing - RATE.frames_in(DELAY) as u64);
         }
     }
 
-    fn silence(&mut self, samples: u64) {
+    /// Gives how much of it was heard: at most a second at once.
+    fn silence(&mut self, samples: u64) -> u64 {
+        let samples = samples.min(RATE.hz().into());
         self.sound.clear();
-        // At most a second at once.
-        let second = u64::from(RATE.hz());
-        self.sound.resize(samples.min(second) as usize, 0);
+        self.sound.resize(samples as usize, 0);
         self.classifier.push(&self.sound, &mut self.findings);
+        samples
     }
 
     /// What was found out since the last time.
@@ -109,14 +130,15 @@ mod tests {
     use super::*;
     use vivavoce_core::call::Answerer;
 
+    const NOTHING: Wanted = Wanted {
+        network: None,
+        beep_within: None,
+    };
+
     #[test]
     fn a_line_without_packets_is_silent() {
         let now = Instant::now();
-        let wanted = Wanted {
-            network: None,
-            beep_within: None,
-        };
-        let mut listener = Listener::new(wanted, now);
+        let mut listener = Listener::new(NOTHING, now);
         listener.answered();
         let found = (0..300).find_map(|tick| {
             listener.tick(now + Duration::from_millis(20 * tick));
@@ -129,18 +151,44 @@ mod tests {
         assert!((3_900..4_500).contains(&found.after_ms), "{found:?}");
     }
 
+    /// Hears 20 ms, and then nothing for a second. Gives samples that are filled at the end of it.
+    fn filled_in_a_second(now: Instant, listener: &mut Listener) -> u64 {
+        listener.hear(&[0; 160], SampleRate::HZ_8000, now);
+        let before = listener.classifier.position();
+        for tick in 0..=50 {
+            listener.tick(now + Duration::from_millis(20 * tick));
+        }
+        listener.classifier.position() - before
+    }
+
     #[test]
     fn a_pause_that_was_filled_is_not_told_twice() {
         let now = Instant::now();
-        let wanted = Wanted {
-            network: None,
-            beep_within: None,
-        };
-        let mut listener = Listener::new(wanted, now);
-        listener.hear(&[0; 160], SampleRate::HZ_8000);
-        listener.tick(now + Duration::from_secs(1));
+        let mut listener = Listener::new(NOTHING, now);
+        listener.comfort_noise();
+        let filled = filled_in_a_second(now, &mut listener);
+        assert!((10_000..16_000).contains(&filled), "{filled}");
         listener.pause(Duration::from_millis(980));
         let position = listener.classifier.position();
         assert!(position.abs_diff(16_000) < 500, "{position}");
+    }
+
+    #[test]
+    fn sound_that_stands_still_is_no_pause() {
+        let now = Instant::now();
+        let mut listener = Listener::new(NOTHING, now);
+        assert_eq!(filled_in_a_second(now, &mut listener), 0);
+        // All of it comes at once, and the time that was lost is not made up for.
+        let now = now + Duration::from_secs(1);
+        for _ in 0..10 {
+            assert_eq!(filled_in_a_second(now, &mut listener), 0);
+        }
+        // It does not come any more.
+        let before = listener.classifier.position();
+        for tick in 0..=150 {
+            listener.tick(now + Duration::from_millis(20 * tick));
+        }
+        let filled = listener.classifier.position() - before;
+        assert!((43_000..48_000).contains(&filled), "{filled}");
     }
 }

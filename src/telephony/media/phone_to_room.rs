@@ -170,7 +170,7 @@ impl RxPipeline {
                 transcoder.conceal(codec.samples(gap));
                 if let Some(listener) = &mut self.listener {
                     let concealed = transcoder.sound.get(before..).unwrap_or_default();
-                    listener.hear(concealed, codec.rate());
+                    listener.hear(concealed, codec.rate(), now);
                 }
             } else if gap <= LONGEST_PAUSE_MS * per_ms {
                 skipped = gap * (CLOCK_HZ / codec.clock_hz());
@@ -201,7 +201,7 @@ impl RxPipeline {
         transcoder.decoder.decode(payload, &mut transcoder.scratch);
         transcoder.concealment.heard(&mut transcoder.scratch);
         if let Some(listener) = &mut self.listener {
-            listener.hear(&transcoder.scratch, codec.rate());
+            listener.hear(&transcoder.scratch, codec.rate(), now);
         }
         transcoder.sound.extend_from_slice(&transcoder.scratch);
         let samples = transcoder.scratch.len();

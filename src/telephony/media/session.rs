@@ -548,7 +548,11 @@ impl Session {
                     self.tell(MediaEvent::Digit { code, digit });
                 }
             }
-            None => {}
+            None => {
+                if let Some(listener) = self.rx.listener() {
+                    listener.comfort_noise();
+                }
+            }
         }
     }
 
