@@ -10,11 +10,15 @@ import hashlib
 import hmac
 import json
 import sys
+import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 port, secret, failures = int(sys.argv[1]), sys.argv[2].encode(), int(sys.argv[3])
 word = sys.argv[4] if len(sys.argv) > 4 else "Service"
+
+# Each request has a thread of its own, and `print` writes a line and its end one after the other.
+printing = threading.Lock()
 
 
 class Receiver(BaseHTTPRequestHandler):
@@ -34,7 +38,8 @@ class Receiver(BaseHTTPRequestHandler):
         status = 500 if failures > 0 else 204
         failures -= 1
         seen = {"id": event, "good": good, "status": status, "body": json.loads(body)}
-        print(json.dumps(seen), flush=True)
+        with printing:
+            print(json.dumps(seen), flush=True)
         self.send_response(status)
         self.send_header("content-length", "0")
         self.end_headers()
