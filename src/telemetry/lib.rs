@@ -90,14 +90,14 @@ pub fn start(
     };
     let spans = collector.map(|endpoint| traces::layer(endpoint, service, authorities));
     let (spans, traces) = spans.transpose()?.unzip();
-    let kept = filter
-        .clone()
-        .with_target("vivavoce", ours.min(LevelFilter::INFO));
+    // One filter for all layers: with one for each, every poll of a task in a span asks each filter about that span. What the
+    // collector gets does not depend on the level all the same, as our spans are made at `error`.
     // Tests in one process may start it more than once.
     let _ = tracing_subscriber::registry()
+        .with(filter)
         .with(spans)
-        .with(lines.with_filter(filter))
-        .with(log_tail::Tail.with_filter(kept))
+        .with(lines)
+        .with(log_tail::Tail)
         .try_init();
     Ok(traces)
 }

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id};
-use tracing::{Event, Subscriber};
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
@@ -101,6 +101,9 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Tail {
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        if *event.metadata().level() > Level::INFO {
+            return;
+        }
         let mut fields = Fields::default();
         event.record(&mut fields);
         let scope = context.event_scope(event);
@@ -147,6 +150,7 @@ mod tests {
         tracing::subscriber::with_default(subscriber, || {
             let session = tracing::error_span!("session", request_id = "r-1");
             session.in_scope(|| tracing::warn!(times = 3, "something {}", "odd"));
+            session.in_scope(|| tracing::debug!("what was said"));
             tracing::info!("{}", "x".repeat(2 * MAX_LINE_BYTES));
             for _ in 0..MAX_LINES - 2 {
                 tracing::info!("filler");

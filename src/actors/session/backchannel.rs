@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::Deserialize;
+use vivavoce_audio::pcm::energy;
 use vivavoce_audio::vad::VadEvent;
 use vivavoce_config::JsonText;
 use vivavoce_seams::Transcript;
@@ -185,10 +186,10 @@ pub struct SpeechSound {
 }
 
 impl SpeechSound {
-    /// Of so many samples at the rate of voice activity detection, the last of which are these.
-    pub fn of(length: u64, samples: impl ExactSizeIterator<Item = i16>) -> Self {
-        let count = samples.len();
-        let energy: f64 = samples.map(|sample| f64::from(sample).powi(2)).sum();
+    /// Of so many samples at the rate of voice activity detection, the last of which are these, in pieces.
+    pub fn of(length: u64, samples: &[&[i16]]) -> Self {
+        let count = samples.iter().map(|piece| piece.len()).sum::<usize>();
+        let energy: f64 = samples.iter().map(|piece| f64::from(energy(piece))).sum();
         let mean = energy / count.max(1) as f64 / f64::from(i16::MAX).powi(2);
         Self {
             length: vivavoce_audio::vad::RATE.duration_of(usize::try_from(length).unwrap_or(count)),

@@ -243,7 +243,7 @@ impl InputPipeline {
         let vad = self.inner.vad.as_ref()?;
         let since = TURN_RATE.frames_in(since.saturating_sub(BEFORE_TURN)) as u64;
         let since = since.saturating_sub(vad.start);
-        Some(vad.recent.between(since, u64::MAX).collect())
+        Some(vad.recent.between(since, u64::MAX).concat())
     }
 
     /// Whether speech seems to begin.
@@ -685,7 +685,7 @@ impl PipelineVad {
         };
         let RateWatch { said, check } = watch.as_mut()?;
         let said = *said;
-        let speech: Vec<i16> = self.recent.between(since, at).collect();
+        let speech = self.recent.between(since, at).concat();
         let wrong = check.hear(&speech);
         if check.is_over() {
             *watch = None;
@@ -703,7 +703,7 @@ impl PipelineVad {
             VadEvent::SilenceBegan { at } => {
                 let since = self.speech.take();
                 since.map(|since| {
-                    SpeechSound::of(at.saturating_sub(since), self.recent.between(since, at))
+                    SpeechSound::of(at.saturating_sub(since), &self.recent.between(since, at))
                 })
             }
             VadEvent::SpeechEnd { .. } => None,
@@ -751,11 +751,18 @@ impl RecentSound {
     }
 
     /// What is left of the samples from one position to another.
-    fn between(&self, from: u64, to: u64) -> impl ExactSizeIterator<Item = i16> {
+    fn between(&self, from: u64, to: u64) -> [&[i16]; 2] {
         let oldest = self.heard - self.samples.len() as u64;
         let index = |at: u64| (at.clamp(oldest, self.heard) - oldest) as usize;
         let (from, to) = (index(from), index(to));
-        self.samples.range(from.min(to)..to).copied()
+        let from = from.min(to);
+        let (older, newer) = self.samples.as_slices();
+        let split = older.len();
+        // Two slices, as they lie in memory, and not one sample after another: a stretch of speech is long.
+        [
+            &older[from.min(split)..to.min(split)],
+            &newer[from.saturating_sub(split)..to.saturating_sub(split)],
+        ]
     }
 }
 
@@ -791,10 +798,10 @@ mod tests {
             recent.push(&second, true, TURN_SOUND);
         }
         assert_eq!(recent.samples.len(), TURN_RATE.frames_in(TURN_SOUND));
-        let last: Vec<i16> = recent.between(19 * 16_000 + 5, 19 * 16_000 + 8).collect();
-        assert_eq!(last, [5, 6, 7]);
-        assert_eq!(recent.between(0, u64::MAX).len(), recent.samples.len());
-        assert_eq!(recent.between(u64::MAX, 0).len(), 0);
+        let between = |from, to| recent.between(from, to).concat();
+        assert_eq!(between(19 * 16_000 + 5, 19 * 16_000 + 8), [5, 6, 7]);
+        assert_eq!(between(0, u64::MAX).len(), recent.samples.len());
+        assert_eq!(between(u64::MAX, 0).len(), 0);
         for _ in 0..6 {
             recent.push(&second, false, TURN_SOUND);
         }

@@ -116,9 +116,16 @@ impl super::playback::Sound for Chunk {
 
 /// Zero for no samples.
 fn mean_magnitude(samples: &[i16]) -> u16 {
+    // The sum of a piece fits into 32 bits, of which vector instructions add more at once.
+    let piece = |piece: &[i16]| {
+        piece
+            .iter()
+            .map(|&sample| u32::from(sample.unsigned_abs()))
+            .sum::<u32>()
+    };
     let sum: u64 = samples
-        .iter()
-        .map(|sample| u64::from(sample.unsigned_abs()))
+        .chunks(256)
+        .map(|samples| u64::from(piece(samples)))
         .sum();
     (sum / (samples.len() as u64).max(1)) as u16
 }

@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::stream_clock::StreamClock;
 use vivavoce_audio::linear16;
+use vivavoce_audio::pcm::energy;
 use vivavoce_audio::{Layout, SampleRate};
 use vivavoce_seams::Transcript;
 use vivavoce_telemetry::metrics::{self, DropCause};
@@ -38,7 +39,7 @@ const LONGEST_WORD: Duration = Duration::from_millis(600);
 /// Where no audio has come for this long, no word goes on.
 pub(super) const NO_MORE_AUDIO: Duration = Duration::from_millis(500);
 /// The mean square below which audio is a pause whatever voice activity detection says: −45 dBFS.
-const FAINT: i64 = 180 * 180;
+const FAINT: f32 = 180.0 * 180.0;
 /// The most audio that is kept while the session's config is pending (protocol, section 1).
 pub const LIMIT_WHILE_CONFIGURED: Duration = Duration::from_secs(10);
 /// The most audio that is kept afterwards (protocol, "STT drops").
@@ -99,8 +100,7 @@ pub(super) enum Upload {
 }
 
 fn is_faint(samples: &[i16]) -> bool {
-    let squares = samples.iter().map(|&sample| i64::from(sample).pow(2));
-    squares.sum::<i64>() < FAINT * samples.len() as i64
+    energy(samples) < FAINT * samples.len() as f32
 }
 
 /// Whether the audio ends between two words.
