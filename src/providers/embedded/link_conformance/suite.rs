@@ -469,7 +469,10 @@ async fn a_bad_network_costs_packets_and_not_the_track(kind: Kind) {
         let reading = tokio::spawn(async move {
             let mut packets = Vec::new();
             while let Some(packet) = audio.next().await {
-                packets.push(packet);
+                // What the room sent before the first frame may come behind it.
+                if packet.payload != Payload::Opus([0xf8, 0xff, 0xfe].as_slice().into()) {
+                    packets.push(packet);
+                }
             }
             (packets, audio.dropped())
         });
