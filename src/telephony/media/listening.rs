@@ -13,15 +13,18 @@ const LATE: Duration = Duration::from_millis(300);
 /// … and where it has sent all the time so far: what stands still then is the network or a busy machine, and it is no pause of
 /// somebody who has said hello. Most telephones send silence as sound; one that does not is heard later by this, once.
 const STANDS_STILL: Duration = Duration::from_secs(1);
-/// What is left of that as the delay of what does come.
+/// What is left of either as the delay of what does come.
 const DELAY: Duration = Duration::from_millis(100);
+/// However slowly it comes, what is heard is no further behind than this.
+const MOST_BEHIND: Duration = Duration::from_secs(5);
 
 /// See the module.
 #[derive(Debug)]
 pub struct Listener {
     classifier: Classifier,
     resampler: Option<Resampler>,
-    /// When the last sound came, or when listening began.
+    began: Instant,
+    /// When the last sound came; when listening began, before there was any.
     last: Instant,
     /// Silence in place of sound that was late, since then.
     filled: u64,
@@ -38,6 +41,7 @@ impl Listener {
         Self {
             classifier: Classifier::new(wanted),
             resampler: None,
+            began: now,
             last: now,
             filled: 0,
             sends: false,
@@ -103,6 +107,9 @@ impl Listener {
         if missing > RATE.frames_in(late) as u64 {
             self.filled += self.silence(missing - RATE.frames_in(DELAY) as u64);
         }
+        let latest = now.checked_sub(MOST_BEHIND).unwrap_or(self.began);
+        let due = RATE.frames_in(latest.saturating_duration_since(self.began)) as u64;
+        self.silence(due.saturating_sub(self.classifier.position()));
     }
 
     /// Gives how much of it was heard: at most a second at once.
@@ -190,5 +197,16 @@ mod tests {
         }
         let filled = listener.classifier.position() - before;
         assert!((43_000..48_000).contains(&filled), "{filled}");
+    }
+
+    #[test]
+    fn a_line_that_sends_a_little_all_the_time_does_not_stop_the_clock() {
+        let began = Instant::now();
+        let mut listener = Listener::new(NOTHING, began);
+        for second in 0..60 {
+            filled_meanwhile(began + Duration::from_secs(second), &mut listener);
+        }
+        let behind = 60 * 16_000 - listener.classifier.position();
+        assert!((16_000..6 * 16_000).contains(&behind), "{behind}");
     }
 }
