@@ -117,15 +117,13 @@ impl super::playback::Sound for Chunk {
 /// Zero for no samples.
 fn mean_magnitude(samples: &[i16]) -> u16 {
     // The sum of a piece fits into 32 bits, of which vector instructions add more at once.
-    let piece = |piece: &[i16]| {
-        piece
-            .iter()
-            .map(|&sample| u32::from(sample.unsigned_abs()))
-            .sum::<u32>()
+    let sum_of = |piece: &[i16]| -> u32 {
+        let magnitudes = piece.iter().map(|sample| u32::from(sample.unsigned_abs()));
+        magnitudes.sum()
     };
     let sum: u64 = samples
         .chunks(256)
-        .map(|samples| u64::from(piece(samples)))
+        .map(|piece| u64::from(sum_of(piece)))
         .sum();
     (sum / (samples.len() as u64).max(1)) as u16
 }

@@ -23,14 +23,14 @@ const MOST_BEHIND: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Listener {
     classifier: Classifier,
+    /// There is one as soon as there was sound.
     resampler: Option<Resampler>,
     began: Instant,
     /// When the last sound came; when listening began, before there was any.
     last: Instant,
     /// Silence in place of sound that was late, since then.
     filled: u64,
-    /// Whether there was sound, and whether there were pauses in which none was sent.
-    sends: bool,
+    /// Whether the other side is known to send nothing in pauses.
     pauses: bool,
     sound: Vec<i16>,
     findings: Vec<AnswerFinding>,
@@ -45,7 +45,6 @@ impl Listener {
             began: now,
             last: now,
             filled: 0,
-            sends: false,
             pauses: false,
             sound: Vec::new(),
             findings: Vec::new(),
@@ -66,7 +65,6 @@ impl Listener {
     pub fn hear(&mut self, sound: &[i16], rate: SampleRate, now: Instant) {
         self.last = now;
         self.filled = 0;
-        self.sends = true;
         if self
             .resampler
             .as_ref()
@@ -100,7 +98,8 @@ impl Listener {
     pub fn tick(&mut self, now: Instant) {
         let due = RATE.frames_in(now.saturating_duration_since(self.last)) as u64;
         let missing = due.saturating_sub(self.filled);
-        let late = if self.sends && !self.pauses && self.filled == 0 {
+        let has_sent_all_the_time = self.resampler.is_some() && !self.pauses;
+        let late = if has_sent_all_the_time && self.filled == 0 {
             STANDS_STILL
         } else {
             LATE
@@ -108,8 +107,8 @@ impl Listener {
         if missing > RATE.frames_in(late) as u64 {
             self.filled += self.silence(missing - RATE.frames_in(DELAY) as u64);
         }
-        let latest = now.checked_sub(MOST_BEHIND).unwrap_or(self.began);
-        let due = RATE.frames_in(latest.saturating_duration_since(self.began)) as u64;
+        let listened = now.saturating_duration_since(self.began);
+        let due = RATE.frames_in(listened.saturating_sub(MOST_BEHIND)) as u64;
         self.silence(due.saturating_sub(self.classifier.position()));
     }
 

@@ -469,7 +469,7 @@ async fn a_bad_network_costs_packets_and_not_the_track(kind: Kind) {
         let reading = tokio::spawn(async move {
             let mut packets = Vec::new();
             while let Some(packet) = audio.next().await {
-                // What the room sent before the first frame may come behind it.
+                // The silence that the room sends before the first frame may come behind it.
                 if packet.payload != Payload::Opus([0xf8, 0xff, 0xfe].as_slice().into()) {
                     packets.push(packet);
                 }
