@@ -6,8 +6,8 @@ mod calls;
 mod process;
 
 use std::fmt::{self, Write};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use prometheus_client::encoding::{
@@ -1223,14 +1223,38 @@ const BOUNDS_NS: [u64; DECADES * STEPS.len() + 1] = {
     bounds
 };
 
-/// A histogram of delays. The library's own takes a lock per observation, for which all worker threads would contend.
+/// Places that threads count in.
+const PLACES: usize = 64;
+
+/// The place of this thread, which is its own as long as there are no more threads than places.
+fn place() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static PLACE: usize = NEXT.fetch_add(1, Relaxed) % PLACES;
+    }
+    PLACE.with(|place| *place)
+}
+
+/// A histogram of delays. The library's own takes a lock per observation, for which all worker threads would contend; and what
+/// they all count in goes from core to core each time, so that each has a place of its own.
 #[derive(Debug, Clone, Default)]
-pub struct Delays(Arc<Buckets>);
+pub struct Delays(Arc<Places>);
 
 #[derive(Debug)]
+struct Places([OnceLock<Box<Buckets>>; PLACES]);
+
+/// As large as what a core takes at a time, with its neighbour.
+#[derive(Debug)]
+#[repr(align(128))]
 struct Buckets {
     counts: [AtomicU64; BOUNDS_NS.len() + 1],
     sum_ns: AtomicU64,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self([const { OnceLock::new() }; PLACES])
+    }
 }
 
 impl Default for Buckets {
@@ -1247,14 +1271,20 @@ impl Delays {
     pub fn observe(&self, delay: Duration) {
         let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
         let bucket = BOUNDS_NS.partition_point(|&bound| bound < nanos);
-        self.0.counts[bucket].fetch_add(1, Relaxed);
-        self.0.sum_ns.fetch_add(nanos, Relaxed);
+        let buckets = self.0.0[place()].get_or_init(Box::default);
+        buckets.counts[bucket].fetch_add(1, Relaxed);
+        buckets.sum_ns.fetch_add(nanos, Relaxed);
+    }
+
+    fn sum(&self, counter: impl Fn(&Buckets) -> &AtomicU64) -> u64 {
+        let taken = self.0.0.iter().filter_map(OnceLock::get);
+        taken.map(|buckets| counter(buckets).load(Relaxed)).sum()
     }
 
     /// The counts per bucket: upper bound in seconds (the last is infinite) and observations.
     pub fn buckets(&self) -> Vec<(f64, u64)> {
         let bounds = BOUNDS_NS.iter().map(|&bound| bound as f64 / 1e9);
-        let counts = self.0.counts.iter().map(|count| count.load(Relaxed));
+        let counts = (0..=BOUNDS_NS.len()).map(|bucket| self.sum(|of| &of.counts[bucket]));
         bounds.chain([f64::INFINITY]).zip(counts).collect()
     }
 }
@@ -1268,7 +1298,7 @@ impl EncodeMetric for Delays {
         let buckets = self.buckets();
         // Summed from the buckets shown, so that the page is consistent while other threads keep counting.
         let count = buckets.iter().map(|(_, count)| count).sum();
-        let sum = self.0.sum_ns.load(Relaxed) as f64 / 1e9;
+        let sum = self.sum(|of| &of.sum_ns) as f64 / 1e9;
         encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
     }
 
@@ -1322,6 +1352,21 @@ mod tests {
         assert_eq!(below("+Inf"), "5");
         assert_eq!(value(&page, "vivavoce_input_delay_seconds_count"), "5");
         assert_eq!(value(&page, "vivavoce_input_delay_seconds_sum"), "3.002021");
+    }
+
+    #[test]
+    fn delays_of_more_threads_than_there_are_places_are_all_counted() {
+        let delays = Delays::default();
+        std::thread::scope(|scope| {
+            for micros in 1..=2 * PLACES as u64 {
+                let delays = &delays;
+                scope.spawn(move || delays.observe(Duration::from_micros(micros)));
+            }
+        });
+        let counted: u64 = delays.buckets().iter().map(|(_, count)| count).sum();
+        let all: u64 = (1..=2 * PLACES as u64).sum();
+        assert_eq!(counted, 2 * PLACES as u64);
+        assert_eq!(delays.sum(|of| &of.sum_ns), all * 1_000);
     }
 
     #[test]
