@@ -435,6 +435,8 @@ settings! {
         advertised_addresses: Addresses = "", "rtc.advertised_addresses", "RTC_ADVERTISED_ADDRESSES";
         /// Participants per embedded room, whatever limit the room was created with.
         participants_per_room: usize = "2000", "rtc.participants_per_room", "RTC_PARTICIPANTS_PER_ROOM", check positive;
+        /// Threads that embedded rooms are spread over; 0 means one per core. A room is on one of them.
+        threads: usize = "0", "rtc.threads", "RTC_THREADS";
         /// Complexity of the encoder for a session's speech in a room, 0 (cheap) to 10 (best).
         complexity: u8 = "5", "rtc.complexity", "RTC_COMPLEXITY", check up_to_ten;
         /// URLs to which embedded rooms post their events, as LiveKit does. `webhooks.allow_insecure` and

@@ -104,8 +104,8 @@ struct Held {
     bytes: Tally,
 }
 
-/// The media thread's end.
-#[derive(Debug)]
+/// The media threads' end.
+#[derive(Debug, Clone)]
 pub(super) struct EventSender {
     queue: mpsc::Sender<(RoomEvent, u64)>,
     held: Arc<Mutex<Held>>,

@@ -19,7 +19,7 @@ use super::local::Local;
 use super::offers::{DescriptionError, Offer};
 use super::outbound::{Held, Topic};
 use super::pace::Pace;
-use super::participant::{Link, OnResume, Participant};
+use super::participant::{Link, OnResume, Participant, Side};
 use super::peer::Peer;
 use super::room::{Room, RoomSettings, Way, enabled_codecs};
 use super::session::{JOIN_PATIENCE, PING_INTERVAL_S, PING_TIMEOUT_S};
@@ -43,7 +43,11 @@ impl Sfu {
     pub fn check(&self, admission: &Admission) -> Result<(), Refusal> {
         // An agent that comes when its job has ended would bring the room back.
         if let Some(job) = &admission.claims.agent_job
-            && !self.dispatcher.expects(job, admission.identity())
+            && !self
+                .shared
+                .agents()
+                .dispatcher
+                .expects(job, admission.identity())
         {
             return Err(Refusal::new(403, "the job of this agent has ended"));
         }
@@ -156,14 +160,18 @@ impl Sfu {
         let changes = !kept && metadata != *before;
         if changes {
             room.settings.metadata = metadata;
-            self.dispatcher.room_owned(&room.name, owner.clone());
+            self.shared
+                .agents()
+                .dispatcher
+                .room_owned(&room.name, owner.clone());
             // From now on it counts for its new owner, even beyond the quota of its creator.
             let (party, members) = (owner.party(), room.members.len() as u64);
             let former = std::mem::replace(&mut room.party, party.clone());
-            self.places.rooms.release(&former, 1);
-            self.places.rooms.hold(&party, 1);
-            self.places.participants.release(&former, members);
-            self.places.participants.hold(&party, members);
+            let mut places = self.shared.places();
+            places.rooms.release(&former, 1);
+            places.rooms.hold(&party, 1);
+            places.participants.release(&former, members);
+            places.participants.hold(&party, members);
         }
         // Removed participants do not learn the new owner.
         self.enforce_owner(key, now);
@@ -193,14 +201,14 @@ impl Sfu {
     /// Whether a party may have one more room.
     pub(super) fn check_room(&self, party: &Party) -> Result<(), Refused> {
         let kind = quotas::Kind::Rooms;
-        let checked = self.places.rooms.check(party, 1);
+        let checked = self.shared.places().rooms.check(party, 1);
         checked.map_err(|why| refused(kind, why))
     }
 
     /// Whether a party's rooms may have one more participant.
     pub(super) fn check_places(&self, party: &Party) -> Result<(), Refusal> {
         let kind = quotas::Kind::Participants;
-        let checked = self.places.participants.check(party, 1);
+        let checked = self.shared.places().participants.check(party, 1);
         checked.map_err(|why| Refusal::of_quota(refused(kind, why)))
     }
 
@@ -325,7 +333,10 @@ impl Sfu {
         let ends_at = now.instant + Duration::from_secs(settings.empty_timeout_s.into());
         let agents = std::mem::take(&mut settings.agents);
         let owner = Owner::of(&settings.metadata);
-        self.dispatcher.room_created(name, owner, agents, now);
+        self.shared
+            .agents()
+            .dispatcher
+            .room_created(name, owner, agents, now);
         let room = Room {
             sid: self.sid("RM_").to_string(),
             name: name.to_owned(),
@@ -344,7 +355,7 @@ impl Sfu {
             held: Held::default(),
             present: metrics::room_opened(),
         };
-        self.places.rooms.hold(party, 1);
+        self.shared.places().rooms.hold(party, 1);
         self.rooms.insert(key, room);
         self.room_names.insert(name.to_owned(), key);
         self.record(Event::RoomStarted, key, None, None, now);
@@ -366,14 +377,19 @@ impl Sfu {
         let link = match (local, admission.route) {
             (Some(local), _) => Link::Local(local),
             (None, Route::OneConnection) => {
-                let mut peer = Peer::new(certificate, addresses, now.instant);
+                let names = self.names(key, Side::Publisher);
+                let mut peer = Peer::new(certificate, addresses, names, now.instant);
                 peer.offered_once = admission.once.is_some();
                 Link::One(Box::new(peer))
             }
-            (None, Route::TwoConnections) => Link::Two {
-                publisher: None,
-                subscriber: Box::new(Peer::new(certificate, addresses, now.instant)),
-            },
+            (None, Route::TwoConnections) => {
+                let names = self.names(key, Side::Subscriber);
+                let peer = Peer::new(certificate, addresses, names, now.instant);
+                Link::Two {
+                    publisher: None,
+                    subscriber: Box::new(peer),
+                }
+            }
         };
         let claims = admission.claims;
         let mut attributes = claims.attributes.clone();

@@ -39,9 +39,14 @@
 //!
 //! # In this crate
 //!
-//! [`RoomServer`] is the handle. Behind it a single thread (`media_thread`) owns the UDP sockets and the state of all rooms. The
-//! state, `sfu::Sfu`, is sans-IO: it is given datagrams, messages and the time, and leaves its output to be fetched, so that
-//! tests run in virtual time. Peer connections are [str0m]'s, which is sans-IO, too.
+//! [`RoomServer`] is the handle. Behind it rooms are spread over as many threads as there are cores (`media_thread`): a room and all
+//! that belongs to it is on one of them (`threads`), so that what sound passes through is shared by nobody. One thread reads the
+//! media port, and passes on what is for others (`addressees`). Where somebody is moved or forwarded to a room of another thread, the
+//! smaller of the two rooms goes to the thread of the other first (`relocating`).
+//!
+//! The state of a thread's rooms, `sfu::Sfu`, is sans-IO: it is given datagrams, messages and the time, and leaves its output to be
+//! fetched, so that tests run in virtual time. Peer connections are [str0m]'s, which is sans-IO, too. What is counted or numbered for
+//! all threads together is in `shared`.
 //!
 //! | concept | modules |
 //! |---|---|
@@ -49,6 +54,7 @@
 //! | signalling | `signalling`, `outbound`, `pace`, `turns` |
 //! | negotiation | `offers`, `sdp`, `negotiation`, `publishing`, `subscribing` |
 //! | transport | `peer`, `paths`, `srtp`, `ssrcs`, `sockets`, `tcp`, `turn`, `media_thread` |
+//! | threads | `threads`, `addressees`, `relocating`, `shared` |
 //! | forwarding | `media`, `rtp_rewriting`, `speakers` |
 //! | video | `layers`, `video_payload`, `forwarding`, `allocation`, `adapting` |
 //! | data | `data` |
@@ -92,6 +98,7 @@
 //! [str0m]: https://docs.rs/str0m
 
 mod adapting;
+mod addressees;
 pub mod admission;
 mod allocation;
 pub mod codecs;
@@ -119,12 +126,14 @@ mod participant;
 mod paths;
 mod peer;
 mod publishing;
+mod relocating;
 mod room;
 mod rtp_rewriting;
 pub mod sdp;
 mod server;
 mod session;
 mod sfu;
+mod shared;
 mod signalling;
 mod sockets;
 mod speakers;
@@ -134,6 +143,7 @@ mod subscribing;
 pub mod tcp;
 #[cfg(test)]
 mod tests;
+mod threads;
 pub mod turn;
 mod turns;
 mod video_payload;
@@ -148,7 +158,9 @@ pub use local::{Delivery, LocalMedia};
 pub use on_behalf::OnBehalf;
 pub use operations::{OperationError, ParticipantChange, RoomMessage};
 pub use room::RoomSettings;
-pub use server::{Connection, MediaPorts, Requests, Responses, RoomServer, ServerCounters};
+pub use server::{
+    Connection, LocalWaker, MediaPorts, Requests, Responses, RoomServer, ServerCounters,
+};
 pub use sfu::Counters;
 pub use sockets::{Sockets, local_addresses};
 pub use tcp::Listeners;
@@ -201,6 +213,8 @@ pub struct Settings {
     pub token_validity: Duration,
     /// How long a participant whose connection is lost may resume.
     pub grace: Duration,
+    /// Threads that rooms are spread over.
+    pub threads: usize,
     /// Seed of the generated sids.
     pub seed: u64,
 }
@@ -260,6 +274,7 @@ impl Default for Settings {
             remote_unmute: false,
             token_validity: Duration::from_mins(10),
             grace: Duration::from_secs(5),
+            threads: 1,
             // Ids that participants see are made of it: it must not follow from other numbers of this process.
             seed: getrandom::u64().unwrap_or_else(|_| fastrand::u64(..)),
         }

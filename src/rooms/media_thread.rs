@@ -1,7 +1,10 @@
-//! The media thread, the I/O driver of the [`Sfu`]: datagrams, signalling messages, frames of local participants and time
-//! go in; datagrams, messages and events come out. Only this thread touches the `Sfu`, and it never blocks.
+//! A media thread, the I/O driver of an [`Sfu`]: datagrams, signalling messages, frames of local participants and time
+//! go in; datagrams, messages and events come out. Only this thread touches its `Sfu`, and it never blocks.
+//!
+//! Rooms are spread over as many threads as there are cores. One of them reads the media port, and passes on what is for others
+//! (`addressees`); each sends for itself.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -10,24 +13,29 @@ use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use livekit_protocol as proto;
 use str0m::net::{Protocol, Transmit};
-use tokio::sync::mpsc::{self, error::TryRecvError};
+use tokio::sync::mpsc::error::{TryRecvError, TrySendError};
+use tokio::sync::{mpsc, oneshot};
 
+use super::addressees::{Source, stun_ufrag};
 use super::dispatch::WorkerId;
 use super::events::EventSender;
 use super::outbound::{Overfull, Pushed};
-use super::server::{Command, Edge, Joining, Lane};
+use super::relocating::Parcel;
+use super::server::{Arriving, Command, Edge, Joining, Lane};
 use super::sfu::Sfu;
-use super::sockets::Sockets;
-use super::tcp::{Arrival, Arrivals, Connections, Listeners};
+use super::sockets::OpenSockets;
+use super::tcp::{Arrival, Arrivals, Connections, Listeners, Owner};
+use super::threads::{Bell, Bundle, Inbox, Threads};
 use super::turn::is_relayed;
 use super::turns::{Payer, Rate, Turns};
 use super::workers::WorkerInput;
-use super::{ConnectionId, Now, Settings, limits};
+use super::{ConnectionId, Now, limits};
 use vivavoce_takeover::OpenDatagrams;
 use vivavoce_telemetry::metrics;
 
+/// The thread that reads the media port.
+const DOOR: usize = 0;
 /// Datagrams read from one socket before other work gets its turn.
 const DATAGRAMS_PER_TURN: usize = 64;
 /// Those after which what they cause is sent: a listener is polled once for what has come for it in them. More would let the first
@@ -57,45 +65,72 @@ const OF_JOINS: Rate = Rate {
     at_once: limits::JOINS_WORK_AT_ONCE,
 };
 
-/// The media thread. See the module.
-pub(super) struct MediaThread {
-    sfu: Sfu,
-    sockets: Vec<(OpenDatagrams, SocketAddr)>,
+/// Where media come in: of the one thread that reads the media port.
+pub(super) struct Door {
     connections: Connections,
+    /// What was read for each thread, and is to be passed on.
+    read: Vec<Bundle>,
+}
+
+impl Door {
+    /// To be called in the runtime of the thread.
+    pub(super) fn open(
+        listeners: Listeners,
+        arrivals: Arrivals,
+        threads: usize,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            connections: Connections::accept(listeners, arrivals)?,
+            read: (0..threads).map(|_| Bundle::default()).collect(),
+        })
+    }
+}
+
+/// A media thread. See the module.
+pub(super) struct MediaThread {
+    index: usize,
+    threads: Arc<Threads>,
+    bell: Arc<Bell>,
+    sfu: Sfu,
+    sockets: OpenSockets,
+    door: Option<Door>,
+    /// Datagrams that only the door can send.
+    carried: Vec<Transmit>,
     lanes: HashMap<ConnectionId, Lane>,
     /// Connections with requests waiting, in turn.
     turns: Turns<Payer, ConnectionId>,
     /// Those that wait to join, apart from the others: whoever is in a room does not wait for them.
     joins: Turns<Payer, ConnectionId>,
-    /// To agent workers.
-    workers: HashMap<WorkerId, mpsc::Sender<proto::ServerMessage>>,
     events: EventSender,
     edge: Arc<Edge>,
 }
 
 impl MediaThread {
     pub(super) fn new(
-        settings: Settings,
-        (sockets, listeners, arrivals): (Sockets, Listeners, Arrivals),
-        events: EventSender,
-        edge: Arc<Edge>,
-    ) -> io::Result<Self> {
-        let sockets = sockets.open()?;
-        Ok(Self {
-            sfu: Sfu::new(settings, Now::read()),
+        threads: Arc<Threads>,
+        sfu: Sfu,
+        (sockets, door): (OpenSockets, Option<Door>),
+        (events, edge): (EventSender, Arc<Edge>),
+    ) -> Self {
+        let index = sfu.thread;
+        Self {
+            index,
+            bell: threads.bell(index),
+            threads,
+            sfu,
             sockets,
-            connections: Connections::accept(listeners, arrivals)?,
+            door,
+            carried: Vec::new(),
             lanes: HashMap::new(),
             turns: Turns::new(OF_PARTY, OF_CONNECTION),
             joins: Turns::new(OF_JOINS, OF_JOINS),
-            workers: HashMap::new(),
             events,
             edge,
-        })
+        }
     }
 
-    pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Command>) {
-        let edge = Arc::clone(&self.edge);
+    pub(super) async fn run(mut self, mut inbox: Inbox) {
+        let (edge, bell) = (Arc::clone(&self.edge), Arc::clone(&self.bell));
         // Whether a local participant has something to send, and when to look.
         let (mut waiting, mut due) = (false, Now::read().instant);
         loop {
@@ -108,14 +143,15 @@ impl MediaThread {
                 let deadline = tokio::time::Instant::from_std(deadline);
                 tokio::select! {
                     () = edge.stopping.cancelled() => break,
-                    () = readable(&self.sockets) => {}
-                    Some(arrival) = self.connections.changed() => self.receive_over_tcp(arrival),
-                    command = inbox.recv() => match command {
+                    () = readable(&self.sockets), if self.door.is_some() => {}
+                    Some(arrival) = changed(&mut self.door) => self.receive_over_tcp(arrival),
+                    Some(bundle) = inbox.bundles.recv() => self.receive_bundle(&bundle),
+                    command = inbox.commands.recv() => match command {
                         Some(command) => self.command(command),
                         None => break,
                     },
-                    () = edge.asked.notified() => self.line_up(),
-                    () = edge.wakes.notified(), if !waiting => waiting = self.anybody_waits(),
+                    () = bell.asked.notified() => self.line_up(),
+                    () = bell.wakes.notified(), if !waiting => waiting = self.anybody_waits(),
                     () = tokio::time::sleep_until(deadline) => {}
                 }
             } else {
@@ -124,7 +160,7 @@ impl MediaThread {
                 if edge.stopping.is_cancelled() {
                     break;
                 }
-                match inbox.try_recv() {
+                match inbox.commands.try_recv() {
                     Ok(command) => self.command(command),
                     Err(TryRecvError::Empty) => {}
                     Err(TryRecvError::Disconnected) => break,
@@ -142,9 +178,12 @@ impl MediaThread {
             self.flush();
             self.receive();
             self.receive_all_over_tcp();
+            self.receive_bundles(&mut inbox);
             let now = Now::read();
             if self.sfu.deadline() <= now.instant {
-                self.check_workers(now);
+                if self.door.is_some() {
+                    self.sfu.shared.agents().notice_gone(now);
+                }
                 self.sfu.tick(now);
                 self.flush();
             }
@@ -157,7 +196,7 @@ impl MediaThread {
     fn line_up(&mut self) {
         let waiting = {
             let mut waiting = self
-                .edge
+                .bell
                 .waiting
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
@@ -218,11 +257,29 @@ impl MediaThread {
         };
         if let Some(joining) = lane.joining.take() {
             self.woken();
+            // The room may have come to another thread while it waited.
+            if let Some(thread) = self.elsewhere(&joining.admission.room)
+                && let Some(lane) = self.lanes.remove(&connection)
+            {
+                lane.bell.become_that_of(&self.threads.bell(thread));
+                let command = Command::Connect {
+                    connection,
+                    joining,
+                    lane,
+                };
+                return self.pass(thread, command);
+            }
             self.join(connection, *joining, now);
         }
     }
 
     fn join(&mut self, connection: ConnectionId, joining: Joining, now: Now) {
+        let room = joining.admission.room.clone();
+        self.join_here(connection, joining, now);
+        self.take_back(&room);
+    }
+
+    fn join_here(&mut self, connection: ConnectionId, joining: Joining, now: Now) {
         let Joining {
             admission,
             offer,
@@ -246,7 +303,7 @@ impl MediaThread {
     }
 
     fn anybody_waits(&self) -> bool {
-        let local = self.edge.local.lock();
+        let local = self.bell.local.lock();
         !local.unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
@@ -254,7 +311,7 @@ impl MediaThread {
     fn woken(&mut self) {
         let local = {
             let mut local = self
-                .edge
+                .bell
                 .local
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
@@ -279,11 +336,21 @@ impl MediaThread {
                 if lane.gone.load(Ordering::Acquire) && lane.requests.is_empty() {
                     return;
                 }
+                if let Some(thread) = self.elsewhere(&joining.admission.room) {
+                    lane.bell.become_that_of(&self.threads.bell(thread));
+                    let command = Command::Connect {
+                        connection,
+                        joining,
+                        lane,
+                    };
+                    return self.pass(thread, command);
+                }
                 // Sessions and calls are counted by quotas of their own, and need no peer connection.
                 if joining.local.is_some() || self.joins.is_free(&lane.payer, now.instant) {
                     self.lanes.insert(connection, lane);
                     return self.join(connection, *joining, now);
                 }
+                self.take_back(&joining.admission.room);
                 self.joins.push(&lane.payer, connection);
                 lane.joining = Some(joining);
                 // A loss from before it was known was not noticed.
@@ -291,8 +358,107 @@ impl MediaThread {
                     self.lanes.insert(connection, lane);
                 }
             }
-            Command::Call(call) => call(&mut self.sfu, now),
+            Command::Call { room, other, call } => {
+                if let Some(thread) = room.as_deref().and_then(|room| self.elsewhere(room)) {
+                    return self.pass(thread, Command::Call { room, other, call });
+                }
+                let other_is_here = |other: &str| self.elsewhere(other).is_none();
+                let are_here = other.as_deref().is_none_or(other_is_here);
+                call(are_here.then_some(&mut self.sfu), now);
+                for room in room.iter().chain(&other) {
+                    self.take_back(room);
+                }
+            }
             Command::Worker { worker, input } => self.worker(worker, input, now),
+            Command::Relocate { room, to, by, done } => self.relocate(&room, to, by, done),
+            Command::Arrive(arriving) => self.arrive(*arriving, now),
+            Command::Carry(datagrams) => {
+                for transmit in datagrams {
+                    self.transmit(transmit);
+                }
+            }
+            Command::Belongs(path, owner) => {
+                if let Some(door) = &mut self.door {
+                    door.connections.belongs(path, owner);
+                }
+            }
+        }
+    }
+
+    /// The thread of a room, if it is another one. A room that does not exist is here from now on, until [`Self::take_back`].
+    fn elsewhere(&self, room: &str) -> Option<usize> {
+        let thread = self.threads.seat(room, self.index);
+        (thread != self.index).then_some(thread)
+    }
+
+    /// A room that did not come to be, or has ended, is nowhere any more.
+    fn take_back(&self, room: &str) {
+        if !self.sfu.room_names.contains_key(room) {
+            self.threads.take_back(room, self.index);
+        }
+    }
+
+    /// Passes a command on to another thread, which has more to do than it can take only for a while.
+    fn pass(&self, thread: usize, command: Command) {
+        let Some(commands) = self.threads.commands(thread) else {
+            return;
+        };
+        if let Err(TrySendError::Full(command)) = commands.try_send(command) {
+            let commands = commands.clone();
+            tokio::spawn(async move {
+                // It has stopped, as this one will.
+                let _ = commands.send(command).await;
+            });
+        }
+    }
+
+    /// Lets a room go to another thread, with those that it cannot be parted from and the queues of all their clients.
+    fn relocate(
+        &mut self,
+        room: &str,
+        to: usize,
+        by: mpsc::OwnedPermit<Command>,
+        done: oneshot::Sender<()>,
+    ) {
+        // What has happened to it until now is done here.
+        self.sfu.settle(Now::read());
+        self.flush();
+        if self.elsewhere(room).is_none() {
+            let parcel = self.sfu.pack(room);
+            let names: Vec<String> = parcel.names().map(str::to_owned).collect();
+            let lanes = self.take_lanes(&parcel, &names);
+            let named = names.iter().map(String::as_str).chain([room]);
+            self.threads.relocate(named, to, || {
+                by.send(Command::Arrive(Box::new(Arriving { parcel, lanes })));
+            });
+        }
+        // Whoever has asked does not wait any more.
+        let _ = done.send(());
+    }
+
+    /// The queues of those in the rooms, and of those who wait to join them. Whoever was told to leave is let go here.
+    fn take_lanes(&mut self, parcel: &Parcel, rooms: &[String]) -> Vec<(ConnectionId, Lane)> {
+        let present: HashSet<ConnectionId> = parcel.connections().collect();
+        let goes = |connection: &ConnectionId, lane: &mut Lane| {
+            let waits = lane.joining.is_some() && rooms.iter().any(|room| **room == *lane.room);
+            waits || present.contains(connection)
+        };
+        self.lanes.extract_if(goes).collect()
+    }
+
+    fn arrive(&mut self, arriving: Arriving, now: Now) {
+        let Arriving { parcel, lanes } = arriving;
+        self.sfu.unpack(parcel, now);
+        for (connection, lane) in lanes {
+            // What was asked from now on is told to this thread; what was asked before is looked for.
+            lane.bell.become_that_of(&self.bell);
+            if lane.joining.is_some() {
+                self.joins.push(&lane.payer, connection);
+            } else {
+                self.turns.push(&lane.payer, connection);
+            }
+            self.lanes.insert(connection, lane);
+            self.sfu.local_media(connection, now);
         }
     }
 
@@ -303,50 +469,39 @@ impl MediaThread {
                 lane,
                 answer,
             } => {
-                let taken = self.sfu.worker_connected(worker, credentials, now);
+                let mut agents = self.sfu.shared.agents();
+                let taken = agents.dispatcher.connected(worker, credentials, now);
                 if taken.is_ok() {
-                    self.workers.insert(worker, lane);
+                    agents.lanes.insert(worker, lane);
                 }
                 // Whoever does not wait for it any more drops the connection.
                 let _ = answer.send(taken);
             }
             WorkerInput::Said(message) => {
-                if self.workers.contains_key(&worker) {
+                let is_known = self.sfu.shared.agents().lanes.contains_key(&worker);
+                if is_known {
                     self.sfu.worker_said(worker, *message, now);
                 }
             }
-            WorkerInput::Gone => {
-                if self.workers.remove(&worker).is_some() {
-                    self.sfu.worker_gone(worker, now);
-                }
-            }
-        }
-    }
-
-    /// Notices workers whose connections were dropped without a word.
-    fn check_workers(&mut self, now: Now) {
-        let gone = self.workers.extract_if(|_, lane| lane.is_closed());
-        let gone: Vec<WorkerId> = gone.map(|(worker, _)| worker).collect();
-        for worker in gone {
-            self.sfu.worker_gone(worker, now);
+            WorkerInput::Gone => self.sfu.shared.agents().gone(worker, now),
         }
     }
 
     fn receive(&mut self) {
+        if self.door.is_none() {
+            return;
+        }
         let mut buffer = [0; DATAGRAM_BYTES];
-        for index in 0..self.sockets.len() {
+        let sockets = Arc::clone(&self.sockets);
+        for (socket, advertised) in &*sockets {
             for count in 1..=DATAGRAMS_PER_TURN {
-                let Some((socket, advertised)) = self.sockets.get(index) else {
-                    break;
-                };
                 match socket.try_recv_from(&mut buffer) {
                     // Relays are of this process, and nothing comes from outside of where they are said to be.
                     Ok((_, source)) if is_relayed(source.ip()) => {}
                     Ok((length, source)) => {
                         let datagram = buffer.get(..length).unwrap_or_default();
-                        let (path, now) = ((Protocol::Udp, source), Now::read());
-                        let owner = self.sfu.receive(path, *advertised, datagram, now);
-                        if owner.is_none() {
+                        let path = ((Protocol::Udp, source), *advertised);
+                        if !self.read(path, datagram) {
                             socket.pass_on(source, datagram);
                         }
                         if count % DATAGRAMS_AT_ONCE == 0 {
@@ -362,15 +517,98 @@ impl MediaThread {
         }
     }
 
-    /// Sends what datagrams have caused.
+    /// Takes a datagram of the media port, or lays it aside for the thread that it is for. `false` if it is nobody's.
+    fn read(&mut self, (source, advertised): (Source, SocketAddr), datagram: &[u8]) -> bool {
+        match self.thread_of(source, datagram) {
+            Some(thread) if thread == self.index => {
+                let owner = self.sfu.receive(source, advertised, datagram, Now::read());
+                if let Some(owner) = owner {
+                    self.belongs((source, advertised), owner);
+                }
+                owner.is_some()
+            }
+            Some(thread) => {
+                let bundle = self
+                    .door
+                    .as_mut()
+                    .and_then(|door| door.read.get_mut(thread));
+                if let Some(bundle) = bundle {
+                    bundle.push((source, advertised), datagram);
+                }
+                true
+            }
+            None => {
+                self.sfu.stray();
+                false
+            }
+        }
+    }
+
+    /// The thread that a datagram is for.
+    fn thread_of(&self, source: Source, datagram: &[u8]) -> Option<usize> {
+        // Most of what is for this thread is known without asking.
+        let is_own = || self.sfu.routes.contains_key(&source) && stun_ufrag(datagram).is_none();
+        if self.threads.count() == 1 || is_own() {
+            return Some(self.index);
+        }
+        self.sfu.shared.addressees.thread_of(source, datagram)
+    }
+
+    /// Takes what the door has read for this thread.
+    fn receive_bundles(&mut self, inbox: &mut Inbox) {
+        for _ in 0..DATAGRAMS_PER_TURN {
+            let Ok(bundle) = inbox.bundles.try_recv() else {
+                break;
+            };
+            self.receive_bundle(&bundle);
+        }
+    }
+
+    fn receive_bundle(&mut self, bundle: &Bundle) {
+        for (source, advertised, datagram) in bundle.iter() {
+            let owner = self.sfu.receive(source, advertised, datagram, Now::read());
+            if let Some(owner) = owner {
+                self.belongs((source, advertised), owner);
+            }
+        }
+        self.settle();
+    }
+
+    /// What came over a connection belongs to somebody.
+    fn belongs(&mut self, ((protocol, source), advertised): (Source, SocketAddr), owner: Owner) {
+        if protocol == Protocol::Udp && !is_relayed(source.ip()) {
+            return;
+        }
+        let path = (source, advertised);
+        match &mut self.door {
+            Some(door) => door.connections.belongs(path, owner),
+            // One that is lost is told by the next datagram.
+            None => {
+                let belongs = Command::Belongs(path, owner);
+                let door = self.threads.commands(DOOR);
+                let _ = door.map(|door| door.try_send(belongs));
+            }
+        }
+    }
+
+    /// Sends what datagrams have caused, and passes on what is for others.
     fn settle(&mut self) {
         self.sfu.settle(Now::read());
         self.flush();
+        let Some(door) = &mut self.door else {
+            return;
+        };
+        for (thread, bundle) in door.read.iter_mut().enumerate() {
+            if !bundle.is_empty() && !self.threads.pass(thread, std::mem::take(bundle)) {
+                self.edge.unsent_datagrams.fetch_add(1, Ordering::Relaxed);
+            }
+        }
     }
 
     fn receive_all_over_tcp(&mut self) {
         for _ in 0..DATAGRAMS_PER_TURN {
-            let Some(arrival) = self.connections.next() else {
+            let arrival = self.door.as_mut().and_then(|door| door.connections.next());
+            let Some(arrival) = arrival else {
                 break;
             };
             self.receive_over_tcp(arrival);
@@ -378,7 +616,11 @@ impl MediaThread {
     }
 
     fn receive_over_tcp(&mut self, arrival: Arrival) {
-        let Some((path, datagram)) = self.connections.note(arrival) else {
+        let noted = self
+            .door
+            .as_mut()
+            .and_then(|door| door.connections.note(arrival));
+        let Some((path, datagram)) = noted else {
             return;
         };
         let (source, advertised) = path;
@@ -388,13 +630,7 @@ impl MediaThread {
         } else {
             Protocol::Tcp
         };
-        let now = Now::read();
-        let owner = self
-            .sfu
-            .receive((protocol, source), advertised, &datagram, now);
-        if let Some(owner) = owner {
-            self.connections.belongs(path, owner);
-        }
+        self.read(((protocol, source), advertised), &datagram);
         self.settle();
     }
 
@@ -403,7 +639,14 @@ impl MediaThread {
     fn flush(&mut self) {
         let outputs = self.sfu.take_outputs();
         for transmit in outputs.datagrams {
-            self.transmit(&transmit);
+            self.transmit(transmit);
+        }
+        if !self.carried.is_empty() {
+            let carried = Command::Carry(std::mem::take(&mut self.carried));
+            let door = self.threads.commands(DOOR);
+            if door.is_none_or(|door| door.try_send(carried).is_err()) {
+                self.edge.unsent_datagrams.fetch_add(1, Ordering::Relaxed);
+            }
         }
         for (connection, room) in outputs.moves {
             if let Some(lane) = self.lanes.get_mut(&connection) {
@@ -436,19 +679,27 @@ impl MediaThread {
         for connection in outputs.closes {
             self.lanes.remove(&connection);
         }
-        for (worker, message) in outputs.workers.messages {
-            let lane = self.workers.get(&worker);
-            if lane.is_some_and(|lane| lane.try_send(message).is_err()) {
-                self.workers.remove(&worker);
-                metrics::room_client_cut_off();
-                self.sfu.worker_gone(worker, Now::read());
+        for room in outputs.ended {
+            self.take_back(&room);
+        }
+        for (room, kind) in outputs.launches {
+            let thread = self.threads.of(&room);
+            if thread != self.index {
+                let named = room.clone();
+                let launch = move |sfu: Option<&mut Sfu>, now| {
+                    if let Some(sfu) = sfu {
+                        sfu.launch(&named, kind, now);
+                    }
+                };
+                let command = Command::Call {
+                    room: Some(room),
+                    other: None,
+                    call: Box::new(launch),
+                };
+                self.pass(thread, command);
             }
         }
-        for worker in outputs.workers.closes {
-            if self.workers.remove(&worker).is_some() {
-                self.sfu.worker_gone(worker, Now::read());
-            }
-        }
+        self.sfu.shared.tell_workers(Now::read());
         for event in outputs.events {
             if !self.events.send(event) {
                 self.edge.lost_events.fetch_add(1, Ordering::Relaxed);
@@ -482,14 +733,19 @@ impl MediaThread {
         }
     }
 
-    fn transmit(&self, transmit: &Transmit) {
+    fn transmit(&mut self, transmit: Transmit) {
         let path = (transmit.destination, transmit.source);
-        let by_relay = || is_relayed(path.0.ip()) && self.connections.is_open(path);
-        if transmit.proto == Protocol::Tcp || by_relay() {
-            if !self.connections.send(path, &transmit.contents) {
-                self.edge.unsent_datagrams.fetch_add(1, Ordering::Relaxed);
+        let is_relayed = is_relayed(path.0.ip());
+        if transmit.proto == Protocol::Tcp || is_relayed {
+            let Some(door) = &self.door else {
+                return self.carried.push(transmit);
+            };
+            if transmit.proto == Protocol::Tcp || door.connections.is_open(path) {
+                if !door.connections.send(path, &transmit.contents) {
+                    self.edge.unsent_datagrams.fetch_add(1, Ordering::Relaxed);
+                }
+                return;
             }
-            return;
         }
         let Some((socket, _)) = self
             .sockets
@@ -504,6 +760,14 @@ impl MediaThread {
             // Lost, as it may be on the way; reliable protocols retransmit.
             self.edge.unsent_datagrams.fetch_add(1, Ordering::Relaxed);
         }
+    }
+}
+
+/// What happens to a connection, on the thread that has them.
+async fn changed(door: &mut Option<Door>) -> Option<Arrival> {
+    match door {
+        Some(door) => door.connections.changed().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -45,12 +45,12 @@ impl OnBehalf<'_> {
         room: &str,
         work: impl FnOnce(&mut Sfu, &str, Now) -> Result<T, OperationError> + Send + 'static,
     ) -> Result<T, OperationError> {
-        let (room, access) = (room.to_owned(), self.access.clone());
+        let (name, access) = (room.to_owned(), self.access.clone());
         let act = move |sfu: &mut Sfu, now| {
-            sfu.check_access(&room, &access)?;
-            work(sfu, &room, now)
+            sfu.check_access(&name, &access)?;
+            work(sfu, &name, now)
         };
-        self.server.call(act).await?
+        self.server.call_in(room, act).await?
     }
 
     /// A room and its participants.
@@ -101,12 +101,13 @@ impl OnBehalf<'_> {
         identity: String,
         destination: String,
     ) -> Result<(), OperationError> {
-        let access = self.access.clone();
-        self.act(room, move |sfu, room, now| {
-            sfu.check_access(&destination, &access)?;
-            sfu.move_participant(room, &identity, &destination, now)
-        })
-        .await
+        let (from, access, to) = (room.to_owned(), self.access.clone(), destination.clone());
+        let work = move |sfu: &mut Sfu, now| {
+            sfu.check_access(&from, &access)?;
+            sfu.check_access(&to, &access)?;
+            sfu.move_participant(&from, &identity, &to, now)
+        };
+        self.server.call_in_both((room, &destination), work).await?
     }
 
     /// See [`Sfu::mute_track`].

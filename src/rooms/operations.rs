@@ -138,19 +138,26 @@ impl Sfu {
         Ok(self.room_info(room))
     }
 
-    /// Rooms, all or those named, oldest first. Named ones cost the same however many others there are.
+    /// Rooms, all or those named, oldest first.
+    #[cfg(test)]
     pub fn list_rooms(&self, names: &[String]) -> Vec<proto::Room> {
-        if names.is_empty() {
-            return self.some_rooms(None, usize::MAX).0;
-        }
+        let rooms = if names.is_empty() {
+            self.some_rooms(None, usize::MAX).0
+        } else {
+            self.rooms_named(names)
+        };
+        rooms.into_iter().map(|(_, room)| room).collect()
+    }
+
+    /// The rooms of these names, oldest first. They cost the same however many others there are.
+    pub fn rooms_named(&self, names: &[String]) -> Vec<(RoomKey, proto::Room)> {
         let mut keys: Vec<&RoomKey> = names
             .iter()
             .filter_map(|name| self.room_names.get(name))
             .collect();
         keys.sort();
         keys.dedup();
-        let rooms = keys.into_iter().filter_map(|key| self.rooms.get(key));
-        rooms.map(|room| self.room_info(room)).collect()
+        self.infos(keys)
     }
 
     /// One room.
@@ -164,7 +171,7 @@ impl Sfu {
         &self,
         after: Option<RoomKey>,
         most: usize,
-    ) -> (Vec<proto::Room>, Option<RoomKey>) {
+    ) -> (Vec<(RoomKey, proto::Room)>, Option<RoomKey>) {
         let mut keys: Vec<RoomKey> = self
             .rooms
             .keys()
@@ -178,8 +185,19 @@ impl Sfu {
         }
         keys.sort_unstable();
         let last = keys.last().copied().filter(|_| more);
-        let rooms = keys.iter().filter_map(|key| self.rooms.get(key));
-        (rooms.map(|room| self.room_info(room)).collect(), last)
+        (self.infos(&keys), last)
+    }
+
+    fn infos<'a>(
+        &self,
+        keys: impl IntoIterator<Item = &'a RoomKey>,
+    ) -> Vec<(RoomKey, proto::Room)> {
+        let rooms = keys
+            .into_iter()
+            .filter_map(|key| Some((*key, self.rooms.get(key)?)));
+        rooms
+            .map(|(key, room)| (key, self.room_info(room)))
+            .collect()
     }
 
     /// Deletes a room.

@@ -21,6 +21,7 @@ use str0m::rtp::{
 };
 use str0m::{Event, IceConnectionState, Input, Output, RtcConfig, RtcError};
 
+use super::addressees::Names;
 use super::offers::{DescriptionError, PayloadTypes, Reduced};
 
 use vivavoce_seams::rooms::link::{Packet, Payload, Samples};
@@ -206,8 +207,8 @@ pub struct Peer {
     has_sought: bool,
     /// Where the client is heard.
     pub paths: Paths,
-    /// The ICE user fragments that the client was told, newest first: during an ICE restart the former one is still in use.
-    ufrags: [String; 2],
+    /// By which the client asks for it.
+    pub names: Names,
 }
 
 #[derive(Default)]
@@ -235,7 +236,12 @@ impl std::fmt::Debug for Peer {
 
 impl Peer {
     /// A connection with these host candidates and this certificate.
-    pub fn new(certificate: &Certificate, addresses: &Addresses, now: Instant) -> Self {
+    pub fn new(
+        certificate: &Certificate,
+        addresses: &Addresses,
+        names: Names,
+        now: Instant,
+    ) -> Self {
         let mut config = RtcConfig::new()
             .set_rtp_mode(true)
             .set_ice_lite(true)
@@ -272,7 +278,7 @@ impl Peer {
             bitrates: (0, 0),
             has_sought: false,
             paths: Paths::default(),
-            ufrags: Default::default(),
+            names,
         }
     }
 
@@ -422,18 +428,10 @@ impl Peer {
         let ufrag = sdp
             .lines()
             .find_map(|line| line.strip_prefix("a=ice-ufrag:"));
-        if let Some(ufrag) = ufrag.map(str::trim_end)
-            && self.ufrags[0] != ufrag
-        {
-            self.ufrags.rotate_right(1);
-            ufrag.clone_into(&mut self.ufrags[0]);
+        if let Some(ufrag) = ufrag {
+            self.names.tell(ufrag.trim_end());
         }
         self.named(sdp)
-    }
-
-    /// Whether the client would use this ICE user fragment for the connection.
-    pub fn is_called(&self, ufrag: &str) -> bool {
-        !ufrag.is_empty() && self.ufrags.iter().any(|told| told == ufrag)
     }
 
     /// Whether a datagram belongs to this connection.

@@ -278,6 +278,7 @@ impl Sfu {
             Ok(sections) => sections,
             Err(error) => return self.refuse_description(key, &error.into()),
         };
+        let names = self.names(key, Side::Publisher);
         let Some(participant) = self.participants.get_mut(&key) else {
             return;
         };
@@ -291,6 +292,7 @@ impl Sfu {
             *publisher = Some(Box::new(Peer::new(
                 &self.certificate,
                 &addresses,
+                names,
                 now.instant,
             )));
         }

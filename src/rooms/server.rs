@@ -1,39 +1,43 @@
-//! The handle of the room server, and what it shares with the media thread. Together they are the only place in this crate
+//! The handle of the room server, and what it shares with the media threads. Together they are the only place in this crate
 //! with sockets, channels and a clock; all decisions are in `sfu`.
 
-use std::collections::BTreeSet;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use livekit_protocol as proto;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-use tokio_util::sync::CancellationToken;
+use str0m::net::Transmit;
+use tokio::runtime::Runtime;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::admission::{Admission, Refusal};
 use super::dispatch::WorkerId;
 use super::events::{self, EventReceiver};
 use super::local::LocalMedia;
-use super::media_thread::MediaThread;
+use super::media_thread::{Door, MediaThread};
 use super::offers::{DescriptionError, Offer};
 use super::operations::{OperationError, ParticipantChange, RoomMessage};
 use super::outbound::Outbound;
+use super::relocating::Parcel;
 use super::sfu::{Counters, Sfu};
+use super::shared::Shared;
 use super::signalling::Asked;
-use super::sockets::Sockets;
-use super::tcp::{self, Listeners};
+use super::sockets::{OpenSockets, Sockets};
+use super::tcp::{self, Listeners, Owner, Path};
+use super::threads::{CurrentBell, Inbox, Threads};
 use super::token::Keys;
 use super::turn::{self, TurnSockets};
 use super::turns::Payer;
 use super::webrtc::Addresses;
 use super::workers::WorkerInput;
-use super::{ConnectionId, Now, Settings, limits};
+use super::{ConnectionId, Now, RoomKey, Settings, limits};
 use vivavoce_auth::Takeover;
 use vivavoce_core::party::Party;
 
-/// Joins and API calls that wait for the media thread; further callers wait.
-const MOST_COMMANDS: usize = 1_024;
+/// How often two rooms are brought together before it is given up: meanwhile one of them may have gone elsewhere.
+const ATTEMPTS: usize = 8;
 /// Rooms listed at a time.
 const ROOMS_AT_ONCE: usize = 256;
 /// A message up to this size is parsed in place.
@@ -41,23 +45,47 @@ const READ_AT_ONCE_BYTES: usize = 4 << 10;
 /// Most offers are shorter.
 const SHORT_BYTES: usize = 32 << 10;
 
-/// A closure to run on the media thread.
-type Call = Box<dyn FnOnce(&mut Sfu, Now) + Send>;
+/// A closure to run on a media thread; without the rooms where the two that it is about are on two threads.
+type Call = Box<dyn FnOnce(Option<&mut Sfu>, Now) + Send>;
 /// The parsed offer of a join request.
 pub(super) type FirstOffer = Option<Result<Offer, DescriptionError>>;
 
-/// A command to the media thread.
+/// A command to a media thread.
 pub(super) enum Command {
     Connect {
         connection: ConnectionId,
         joining: Box<Joining>,
         lane: Lane,
     },
-    Call(Call),
+    /// On the thread of a room, and of another one.
+    Call {
+        room: Option<String>,
+        other: Option<String>,
+        call: Call,
+    },
     Worker {
         worker: WorkerId,
         input: WorkerInput,
     },
+    /// A room is to go to another thread, with those that it cannot be parted from.
+    Relocate {
+        room: String,
+        to: usize,
+        by: mpsc::OwnedPermit<Command>,
+        done: oneshot::Sender<()>,
+    },
+    /// Rooms come from another thread.
+    Arrive(Box<Arriving>),
+    /// To the thread that reads the media port: datagrams to be sent by what only it has, connections and relays.
+    Carry(Vec<Transmit>),
+    /// To the same: what came over a connection belongs to somebody.
+    Belongs(Path, Owner),
+}
+
+/// Rooms on their way to another thread, with the queues of their clients.
+pub(super) struct Arriving {
+    pub parcel: Parcel,
+    pub lanes: Vec<(ConnectionId, Lane)>,
 }
 
 /// Who joins, or resumes.
@@ -78,6 +106,7 @@ pub(super) struct Lane {
     pub requests: mpsc::Receiver<Waiting>,
     pub responses: Arc<Outbound>,
     pub gone: Arc<AtomicBool>,
+    pub bell: CurrentBell,
 }
 
 impl Drop for Lane {
@@ -103,46 +132,31 @@ pub struct ServerCounters {
     pub cut_connections: u64,
     /// Events dropped because the queue was full.
     pub lost_events: u64,
-    /// Datagrams that the kernel did not accept.
+    /// Datagrams that the kernel did not accept, or of which a thread had too many waiting.
     pub unsent_datagrams: u64,
 }
 
 /// A running room server. Clones share it; it ends when the last is dropped, or on [`Self::stop`].
 #[derive(Debug, Clone)]
 pub struct RoomServer {
-    commands: mpsc::Sender<Command>,
+    threads: Arc<Threads>,
+    _alive: Arc<DropGuard>,
     next_connection: Arc<AtomicU64>,
     keys: Arc<Keys>,
     edge: Arc<Edge>,
 }
 
-/// What the media thread shares with its handles.
+/// What the media threads share with their handles.
 #[derive(Debug, Default)]
 pub(super) struct Edge {
     pub cut_connections: AtomicU64,
     pub replaced_messages: AtomicU64,
     pub lost_events: AtomicU64,
     pub unsent_datagrams: AtomicU64,
-    /// Connections that have requests, or are gone; each at most once.
-    pub waiting: Mutex<BTreeSet<ConnectionId>>,
-    pub asked: Notify,
     /// Cancelled when the server stops.
     pub stopping: CancellationToken,
     /// Long messages are parsed one at a time, in order of arrival: each client waits for one at a time.
     pub reading: Reading,
-    /// Local participants that have something to send; each at most once.
-    pub local: Mutex<BTreeSet<ConnectionId>>,
-    pub wakes: Notify,
-}
-
-impl Edge {
-    /// Marks a connection as having requests, or gone.
-    fn wait(&self, connection: ConnectionId) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.insert(connection);
-        drop(waiting);
-        self.asked.notify_one();
-    }
 }
 
 /// See [`Edge::reading`].
@@ -164,7 +178,7 @@ impl Default for Reading {
 }
 
 impl Reading {
-    /// Parses a message of `bytes` bytes off the media thread and the sockets' threads. `None` if the parser panicked.
+    /// Parses a message of `bytes` bytes off the media threads and those of sockets. `None` if the parser panicked.
     async fn read<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -194,8 +208,19 @@ pub struct MediaPorts {
     pub turn: Option<(TurnSockets, String)>,
 }
 
+fn runtime() -> io::Result<Runtime> {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build()
+}
+
+fn run(thread: MediaThread, inbox: Inbox, runtime: Runtime) -> io::Result<()> {
+    let builder = std::thread::Builder::new().name("rooms".to_owned());
+    builder.spawn(move || runtime.block_on(thread.run(inbox)))?;
+    Ok(())
+}
+
 impl RoomServer {
-    /// Starts the media thread on these sockets; clients are told their addresses. The receiver yields the events of all
+    /// Starts the media threads on these sockets; clients are told their addresses. The receiver yields the events of all
     /// rooms.
     pub fn start(settings: Settings, sockets: Sockets) -> io::Result<(Self, EventReceiver)> {
         let media = MediaPorts {
@@ -230,28 +255,49 @@ impl RoomServer {
             let policy = turn::Policy::new(realm, credentials, settings.addresses.udp.clone());
             turn::start(sockets, Arc::new(policy), arrivals.0.clone())?;
         }
-        let (commands, inbox) = mpsc::channel(MOST_COMMANDS);
+        let (threads, inboxes) = Threads::new(settings.threads);
         let (events, told) = events::queue(settings.bounds.share);
         let edge = Arc::new(Edge::default());
         let server = Self {
-            commands,
+            threads: Arc::clone(&threads),
+            _alive: Arc::new(edge.stopping.clone().drop_guard()),
             next_connection: Arc::default(),
             keys: Arc::new(settings.keys.clone()),
             edge: Arc::clone(&edge),
         };
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        std::thread::Builder::new()
-            .name("rooms".to_owned())
-            .spawn(move || {
-                runtime.block_on(async move {
-                    match MediaThread::new(settings, (sockets, listeners, arrivals), events, edge) {
-                        Ok(thread) => thread.run(inbox).await,
-                        Err(error) => tracing::error!(%error, "cannot read the media port"),
-                    }
-                });
-            })?;
+        let shared = Arc::new(Shared::new(&settings));
+        let runtimes = inboxes.iter().map(|_| runtime());
+        let runtimes: Vec<Runtime> = runtimes.collect::<io::Result<_>>()?;
+        // The first one reads the media port.
+        let (sockets, mut door): (OpenSockets, _) = match runtimes.first() {
+            Some(first) => {
+                let _entered = first.enter();
+                (
+                    sockets.open()?.into(),
+                    Some(Door::open(listeners, arrivals, threads.count())?),
+                )
+            }
+            None => return Err(io::ErrorKind::InvalidInput.into()),
+        };
+        // Ids follow from no other.
+        let mut seeds = fastrand::Rng::with_seed(!settings.seed);
+        for (index, (inbox, runtime)) in inboxes.into_iter().zip(runtimes).enumerate() {
+            let settings = Settings {
+                seed: if index == 0 {
+                    settings.seed
+                } else {
+                    seeds.u64(..)
+                },
+                ..settings.clone()
+            };
+            let thread = MediaThread::new(
+                Arc::clone(&threads),
+                Sfu::new(settings, (Arc::clone(&shared), index), Now::read()),
+                (Arc::clone(&sockets), door.take()),
+                (events.clone(), Arc::clone(&edge)),
+            );
+            run(thread, inbox, runtime)?;
+        }
         Ok((server, told))
     }
 
@@ -263,7 +309,9 @@ impl RoomServer {
     /// Whether a client may join now; the refusal's text is for the client.
     pub async fn check(&self, admission: &Admission) -> Result<(), Refusal> {
         let admission = admission.without_luggage();
-        let checked = self.call(move |sfu, _| sfu.check(&admission)).await;
+        let room = admission.room.clone();
+        let check = move |sfu: &mut Sfu, _| sfu.check(&admission);
+        let checked = self.call_in(&room, check).await;
         checked.unwrap_or_else(|_| Err(Refusal::new(503, "the room server is not running")))
     }
 
@@ -272,35 +320,24 @@ impl RoomServer {
         self.enter(admission, |_| None).await
     }
 
-    /// Lets a participant in this process join. Its media is made from the connection's id, by which it is woken; `None` if
-    /// the server has stopped.
+    /// Lets a participant in this process join, whose media is given what to wake the server by; `None` if the server has
+    /// stopped.
     pub async fn connect_local(
         &self,
         admission: Admission,
-        media: impl FnOnce(ConnectionId) -> Arc<dyn LocalMedia>,
+        media: impl FnOnce(LocalWaker) -> Arc<dyn LocalMedia>,
     ) -> Option<Connection> {
-        self.enter(admission, |connection| Some(media(connection)))
-            .await
-    }
-
-    /// Wakes the media thread: a local participant has frames or messages to send. To be called once until they were taken.
-    pub fn wake_local(&self, connection: ConnectionId) {
-        let mut local = self
-            .edge
-            .local
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        local.insert(connection);
-        drop(local);
-        self.edge.wakes.notify_one();
+        self.enter(admission, |waker| Some(media(waker))).await
     }
 
     async fn enter(
         &self,
         mut admission: Admission,
-        media: impl FnOnce(ConnectionId) -> Option<Arc<dyn LocalMedia>>,
+        media: impl FnOnce(LocalWaker) -> Option<Arc<dyn LocalMedia>>,
     ) -> Option<Connection> {
         let connection = self.fresh_connection();
+        let thread = self.threads.of(&admission.room);
+        let bell = CurrentBell::new(&self.threads.bell(thread));
         let offer = match admission.offer.take() {
             Some(offer) => {
                 let bytes = offer.sdp.len();
@@ -314,7 +351,10 @@ impl RoomServer {
         let (queue, requests) = mpsc::channel(limits::WAITING_REQUESTS);
         let (responses, gone) = (Arc::<Outbound>::default(), Arc::default());
         let room: Arc<str> = admission.room.as_str().into();
-        let local = media(connection);
+        let local = media(LocalWaker {
+            connection,
+            bell: bell.clone(),
+        });
         let lane = Lane {
             payer: Payer::new(&admission.party, &room, local.is_some()),
             room,
@@ -322,10 +362,12 @@ impl RoomServer {
             requests,
             responses: Arc::clone(&responses),
             gone: Arc::clone(&gone),
+            bell: bell.clone(),
         };
         let half = || Half {
             connection,
             gone: Arc::clone(&gone),
+            bell: bell.clone(),
             edge: Arc::clone(&self.edge),
         };
         let opened = Connection {
@@ -348,7 +390,7 @@ impl RoomServer {
             }),
             lane,
         };
-        self.commands.send(command).await.ok()?;
+        self.send(thread, command).await.ok()?;
         Some(opened)
     }
 
@@ -357,25 +399,124 @@ impl RoomServer {
         ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// To the media thread.
-    pub(super) const fn commands(&self) -> &mpsc::Sender<Command> {
-        &self.commands
+    /// To the thread that does what is about no room.
+    pub(super) fn commands(&self) -> Option<&mpsc::Sender<Command>> {
+        self.threads.commands(0)
     }
 
-    /// Runs a closure on the media thread.
-    pub(super) async fn call<T: Send + 'static>(
+    /// The number of the thread that a room is on, or would be on.
+    pub fn thread_of(&self, room: &str) -> usize {
+        self.threads.of(room)
+    }
+
+    async fn send(&self, thread: usize, command: Command) -> Result<(), OperationError> {
+        let commands = self.threads.commands(thread);
+        let commands = commands.ok_or(OperationError::Stopped)?;
+        let sent = commands.send(command).await;
+        sent.map_err(|_| OperationError::Stopped)
+    }
+
+    /// Runs a closure on a thread.
+    async fn call_on<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Sfu, Now) -> T + Send + 'static,
+        thread: usize,
+        (room, other): (Option<&str>, Option<&str>),
+        work: impl FnOnce(Option<&mut Sfu>, Now) -> T + Send + 'static,
     ) -> Result<T, OperationError> {
         let (answer, answered) = oneshot::channel();
         let call: Call = Box::new(move |sfu, now| {
             let _ = answer.send(work(sfu, now));
         });
-        self.commands
-            .send(Command::Call(call))
-            .await
-            .map_err(|_| OperationError::Stopped)?;
+        let command = Command::Call {
+            room: room.map(str::to_owned),
+            other: other.map(str::to_owned),
+            call,
+        };
+        self.send(thread, command).await?;
         answered.await.map_err(|_| OperationError::Stopped)
+    }
+
+    /// Runs a closure that is about no room.
+    pub(super) async fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Sfu, Now) -> T + Send + 'static,
+    ) -> Result<T, OperationError> {
+        let called = self.call_on(0, (None, None), |sfu, now| sfu.map(|sfu| work(sfu, now)));
+        called.await?.ok_or(OperationError::Stopped)
+    }
+
+    /// Runs a closure on the thread of a room.
+    pub(super) async fn call_in<T: Send + 'static>(
+        &self,
+        room: &str,
+        work: impl FnOnce(&mut Sfu, Now) -> T + Send + 'static,
+    ) -> Result<T, OperationError> {
+        let thread = self.threads.of(room);
+        let work = |sfu: Option<&mut Sfu>, now| sfu.map(|sfu| work(sfu, now));
+        let called = self.call_on(thread, (Some(room), None), work).await;
+        called?.ok_or(OperationError::Stopped)
+    }
+
+    /// Runs a closure on the thread of two rooms, which come together for it.
+    pub(super) async fn call_in_both<T: Send + 'static>(
+        &self,
+        (room, other): (&str, &str),
+        work: impl FnOnce(&mut Sfu, Now) -> T + Clone + Send + 'static,
+    ) -> Result<T, OperationError> {
+        for _ in 0..ATTEMPTS {
+            let thread = self.threads.of(room);
+            let work = work.clone();
+            let work = |sfu: Option<&mut Sfu>, now| sfu.map(|sfu| work(sfu, now));
+            let called = self.call_on(thread, (Some(room), Some(other)), work);
+            if let Some(done) = called.await? {
+                return Ok(done);
+            }
+            self.bring_together(room, other).await?;
+        }
+        Err(OperationError::FailedPrecondition(
+            "destination_room: is on its way to another thread; try again",
+        ))
+    }
+
+    /// Lets the smaller of two rooms go to the thread of the other one.
+    async fn bring_together(&self, room: &str, other: &str) -> Result<(), OperationError> {
+        let weigh = async |name: &str| {
+            let named = name.to_owned();
+            let weigh = move |sfu: &mut Sfu, _| sfu.weight(&named);
+            self.call_in(name, weigh).await
+        };
+        let (smaller, greater) = if weigh(room).await? < weigh(other).await? {
+            (room, other)
+        } else {
+            (other, room)
+        };
+        let to = self.threads.of(greater);
+        let commands = self.threads.commands(to);
+        let commands = commands.ok_or(OperationError::Stopped)?.clone();
+        let by = commands.reserve_owned().await;
+        let (done, relocated) = oneshot::channel();
+        let command = Command::Relocate {
+            room: smaller.to_owned(),
+            to,
+            by: by.map_err(|_| OperationError::Stopped)?,
+            done,
+        };
+        self.send(self.threads.of(smaller), command).await?;
+        relocated.await.map_err(|_| OperationError::Stopped)
+    }
+
+    /// Runs a closure on each thread.
+    async fn call_everywhere<T: Send + 'static>(
+        &self,
+        work: impl Fn(&mut Sfu) -> T + Clone + Send + 'static,
+    ) -> Result<Vec<T>, OperationError> {
+        let mut all = Vec::new();
+        for thread in 0..self.threads.count() {
+            let work = work.clone();
+            let called = self.call_on(thread, (None, None), move |sfu, _| sfu.map(work));
+            all.extend(called.await?);
+        }
+        Ok(all)
     }
 
     /// See [`Sfu::create_room`].
@@ -383,7 +524,8 @@ impl RoomServer {
         &self,
         request: proto::CreateRoomRequest,
     ) -> Result<proto::Room, OperationError> {
-        self.call(move |sfu, now| sfu.create_room(&request, now))
+        let room = request.name.clone();
+        self.call_in(&room, move |sfu, now| sfu.create_room(&request, now))
             .await?
     }
 
@@ -393,8 +535,9 @@ impl RoomServer {
         request: proto::CreateRoomRequest,
         party: Party,
     ) -> Result<Result<proto::Room, proto::Room>, OperationError> {
-        self.call(move |sfu, now| sfu.create_new_room(&request, &party, now))
-            .await?
+        let room = request.name.clone();
+        let create = move |sfu: &mut Sfu, now| sfu.create_new_room(&request, &party, now);
+        self.call_in(&room, create).await?
     }
 
     /// See [`Sfu::replace_room_metadata`].
@@ -404,19 +547,41 @@ impl RoomServer {
         expected: String,
         metadata: String,
     ) -> Result<bool, OperationError> {
-        self.call(move |sfu, now| sfu.replace_room_metadata(&name, &expected, metadata, now))
-            .await?
+        self.call_in(&name.clone(), move |sfu, now| {
+            sfu.replace_room_metadata(&name, &expected, metadata, now)
+        })
+        .await?
     }
 
-    /// See [`Sfu::list_rooms`]; all rooms where none is named.
+    /// Rooms, all or those named, oldest first.
     pub async fn list_rooms(&self, names: Vec<String>) -> Result<Vec<proto::Room>, OperationError> {
-        if !names.is_empty() {
-            return self.call(move |sfu, _| sfu.list_rooms(&names)).await;
+        let mut all = Vec::new();
+        if names.is_empty() {
+            for thread in 0..self.threads.count() {
+                all.extend(self.rooms_on(thread).await?);
+            }
+        } else {
+            let one = names.first().filter(|_| names.len() == 1).cloned();
+            let list = move |sfu: &mut Sfu| sfu.rooms_named(&names);
+            let listed = match one {
+                Some(name) => vec![self.call_in(&name, move |sfu, _| list(sfu)).await?],
+                None => self.call_everywhere(list).await?,
+            };
+            all.extend(listed.into_iter().flatten());
         }
+        all.sort_by_key(|(key, _)| *key);
+        // One that has gone to another thread meanwhile may be there twice.
+        all.dedup_by_key(|(key, _)| *key);
+        Ok(all.into_iter().map(|(_, room)| room).collect())
+    }
+
+    async fn rooms_on(&self, thread: usize) -> Result<Vec<(RoomKey, proto::Room)>, OperationError> {
         let (mut all, mut after) = (Vec::new(), None);
         loop {
-            let next = move |sfu: &mut Sfu, _| sfu.some_rooms(after, ROOMS_AT_ONCE);
-            let (some, last) = self.call(next).await?;
+            let next =
+                move |sfu: Option<&mut Sfu>, _| sfu.map(|sfu| sfu.some_rooms(after, ROOMS_AT_ONCE));
+            let some = self.call_on(thread, (None, None), next).await?;
+            let (some, last) = some.ok_or(OperationError::Stopped)?;
             all.extend(some);
             after = last;
             if after.is_none() {
@@ -434,25 +599,29 @@ impl RoomServer {
 
     /// See [`Sfu::delete_room`].
     pub async fn delete_room(&self, name: String) -> Result<(), OperationError> {
-        self.call(move |sfu, now| sfu.delete_room(&name, now))
+        self.call_in(&name.clone(), move |sfu, now| sfu.delete_room(&name, now))
             .await?
     }
 
     /// See [`Sfu::keep_room`].
     pub async fn keep_room(&self, name: String) -> Result<(), OperationError> {
-        self.call(move |sfu, now| sfu.keep_room(&name, now)).await?
+        self.call_in(&name.clone(), move |sfu, now| sfu.keep_room(&name, now))
+            .await?
     }
 
     /// Whether an inbound call may take the room of this name. Another owner may have it by the time the call joins, which
     /// is then refused.
     pub async fn may_take(&self, room: String, call: Takeover) -> Result<bool, OperationError> {
-        self.call(move |sfu, _| sfu.may_take(&room, &call)).await
+        self.call_in(&room.clone(), move |sfu, _| sfu.may_take(&room, &call))
+            .await
     }
 
     /// See [`Sfu::show_recording`].
     pub async fn show_recording(&self, name: String, recorded: bool) -> Result<(), OperationError> {
-        self.call(move |sfu, _| sfu.show_recording(&name, recorded))
-            .await?
+        self.call_in(&name.clone(), move |sfu, _| {
+            sfu.show_recording(&name, recorded)
+        })
+        .await?
     }
 
     /// See [`Sfu::update_room_metadata`].
@@ -461,8 +630,10 @@ impl RoomServer {
         name: String,
         metadata: String,
     ) -> Result<proto::Room, OperationError> {
-        self.call(move |sfu, now| sfu.update_room_metadata(&name, metadata, now))
-            .await?
+        self.call_in(&name.clone(), move |sfu, now| {
+            sfu.update_room_metadata(&name, metadata, now)
+        })
+        .await?
     }
 
     /// See [`Sfu::list_participants`].
@@ -470,7 +641,7 @@ impl RoomServer {
         &self,
         room: String,
     ) -> Result<Vec<proto::ParticipantInfo>, OperationError> {
-        self.call(move |sfu, _| sfu.list_participants(&room))
+        self.call_in(&room.clone(), move |sfu, _| sfu.list_participants(&room))
             .await?
     }
 
@@ -480,8 +651,10 @@ impl RoomServer {
         room: String,
         identity: String,
     ) -> Result<proto::ParticipantInfo, OperationError> {
-        self.call(move |sfu, _| sfu.get_participant(&room, &identity))
-            .await?
+        self.call_in(&room.clone(), move |sfu, _| {
+            sfu.get_participant(&room, &identity)
+        })
+        .await?
     }
 
     /// See [`Sfu::remove_participant`].
@@ -490,8 +663,10 @@ impl RoomServer {
         room: String,
         identity: String,
     ) -> Result<(), OperationError> {
-        self.call(move |sfu, now| sfu.remove_participant(&room, &identity, now))
-            .await?
+        self.call_in(&room.clone(), move |sfu, now| {
+            sfu.remove_participant(&room, &identity, now)
+        })
+        .await?
     }
 
     /// See [`Sfu::move_participant`].
@@ -501,8 +676,10 @@ impl RoomServer {
         identity: String,
         destination: String,
     ) -> Result<(), OperationError> {
-        self.call(move |sfu, now| sfu.move_participant(&room, &identity, &destination, now))
-            .await?
+        let rooms = (room.clone(), destination.clone());
+        let work =
+            move |sfu: &mut Sfu, now| sfu.move_participant(&room, &identity, &destination, now);
+        self.call_in_both((&rooms.0, &rooms.1), work).await?
     }
 
     /// See [`Sfu::forward_participant`].
@@ -512,8 +689,10 @@ impl RoomServer {
         identity: String,
         destination: String,
     ) -> Result<(), OperationError> {
-        self.call(move |sfu, now| sfu.forward_participant(&room, &identity, &destination, now))
-            .await?
+        let rooms = (room.clone(), destination.clone());
+        let work =
+            move |sfu: &mut Sfu, now| sfu.forward_participant(&room, &identity, &destination, now);
+        self.call_in_both((&rooms.0, &rooms.1), work).await?
     }
 
     /// See [`Sfu::renew_participant`].
@@ -522,8 +701,10 @@ impl RoomServer {
         room: String,
         identity: String,
     ) -> Result<(), OperationError> {
-        self.call(move |sfu, _| sfu.renew_participant(&room, &identity))
-            .await?
+        self.call_in(&room.clone(), move |sfu, _| {
+            sfu.renew_participant(&room, &identity)
+        })
+        .await?
     }
 
     /// See [`Sfu::mute_track`].
@@ -534,8 +715,10 @@ impl RoomServer {
         track: String,
         muted: bool,
     ) -> Result<proto::TrackInfo, OperationError> {
-        self.call(move |sfu, now| sfu.mute_track(&room, &identity, &track, muted, now))
-            .await?
+        self.call_in(&room.clone(), move |sfu, now| {
+            sfu.mute_track(&room, &identity, &track, muted, now)
+        })
+        .await?
     }
 
     /// See [`Sfu::update_participant`].
@@ -545,8 +728,10 @@ impl RoomServer {
         identity: String,
         change: ParticipantChange,
     ) -> Result<proto::ParticipantInfo, OperationError> {
-        self.call(move |sfu, now| sfu.update_participant(&room, &identity, change, now))
-            .await?
+        self.call_in(&room.clone(), move |sfu, now| {
+            sfu.update_participant(&room, &identity, change, now)
+        })
+        .await?
     }
 
     /// See [`Sfu::update_subscriptions`].
@@ -556,8 +741,10 @@ impl RoomServer {
         identity: String,
         subscription: proto::UpdateSubscription,
     ) -> Result<(), OperationError> {
-        self.call(move |sfu, now| sfu.update_subscriptions(&room, &identity, &subscription, now))
-            .await?
+        self.call_in(&room.clone(), move |sfu, now| {
+            sfu.update_subscriptions(&room, &identity, &subscription, now)
+        })
+        .await?
     }
 
     /// See [`Sfu::send_data`].
@@ -566,22 +753,30 @@ impl RoomServer {
         room: String,
         message: RoomMessage,
     ) -> Result<(), OperationError> {
-        self.call(move |sfu, now| sfu.send_data(&room, message, now))
-            .await?
+        self.call_in(&room.clone(), move |sfu, now| {
+            sfu.send_data(&room, message, now)
+        })
+        .await?
     }
 
     /// Tells all participants that the server stops, and ends all rooms. When it returns, all events were sent, and every
     /// later operation fails with [`OperationError::Stopped`].
     pub async fn stop(&self) {
         self.edge.stopping.cancel();
-        self.commands.closed().await;
+        for thread in 0..self.threads.count() {
+            if let Some(commands) = self.threads.commands(thread) {
+                commands.closed().await;
+            }
+        }
     }
 
     /// The counters.
     pub async fn counters(&self) -> Result<ServerCounters, OperationError> {
-        let sfu = self.call(|sfu, _| sfu.counters()).await?;
+        let counters = self.call_everywhere(|sfu| sfu.counters()).await?;
         Ok(ServerCounters {
-            sfu,
+            sfu: counters
+                .into_iter()
+                .fold(Counters::default(), Counters::and),
             cut_connections: self.edge.cut_connections.load(Ordering::Relaxed),
             lost_events: self.edge.lost_events.load(Ordering::Relaxed),
             unsent_datagrams: self.edge.unsent_datagrams.load(Ordering::Relaxed),
@@ -604,13 +799,28 @@ pub struct Connection {
 struct Half {
     connection: ConnectionId,
     gone: Arc<AtomicBool>,
+    bell: CurrentBell,
     edge: Arc<Edge>,
 }
 
 impl Drop for Half {
     fn drop(&mut self) {
         self.gone.store(true, Ordering::Release);
-        self.edge.wait(self.connection);
+        self.bell.ask(self.connection);
+    }
+}
+
+/// Wakes the server for a participant in this process.
+#[derive(Debug, Clone)]
+pub struct LocalWaker {
+    connection: ConnectionId,
+    bell: CurrentBell,
+}
+
+impl LocalWaker {
+    /// The participant has frames or messages to send. To be called once until they were taken.
+    pub fn wake(&self) {
+        self.bell.wake(self.connection);
     }
 }
 
@@ -645,7 +855,7 @@ impl Requests {
         };
         // A closed connection shows by the end of its responses, after the last of them.
         if self.queue.send(waiting).await.is_ok() {
-            edge.wait(self.half.connection);
+            self.half.bell.ask(self.half.connection);
         }
         !edge.stopping.is_cancelled()
     }

@@ -410,7 +410,7 @@ impl Sfu {
         let Some(room) = self.rooms.get_mut(&participant.room) else {
             return;
         };
-        self.places.participants.hold(&room.party, 1);
+        self.shared.places().participants.hold(&room.party, 1);
         room.members.push(key);
         room.counts_changed = true;
         if participant.keeps_room() {
@@ -431,7 +431,7 @@ impl Sfu {
         let Some(room) = self.rooms.get_mut(&room_key) else {
             return;
         };
-        self.places.participants.release(&room.party, 1);
+        self.shared.places().participants.release(&room.party, 1);
         room.members.retain(|member| *member != key);
         room.counts_changed = true;
         room.speakers.retain(|(speaker, _)| speaker != sid);
@@ -460,7 +460,8 @@ impl Sfu {
         self.record(Event::RoomFinished, key, None, None, now);
         if let Some(room) = self.rooms.remove(&key) {
             self.room_names.remove(&room.name);
-            self.places.rooms.release(&room.party, 1);
+            self.outputs.ended.push(room.name.clone());
+            self.shared.places().rooms.release(&room.party, 1);
         }
     }
 

@@ -19,14 +19,14 @@ use proto::signal_response::Message;
 use str0m::Input;
 use str0m::net::{Protocol, Receive, Transmit};
 
-use super::dispatch::{Dispatcher, ForWorkers};
+use super::addressees::{Addressee, Names, Source, stun_ufrag};
 use super::events::{Event, RoomEvent};
-use super::outbound::{Held, Told, Topic};
+use super::outbound::{Told, Topic};
 use super::participant::{Participant, Side};
 use super::peer::{Arrival, Certificate, Peer, Polled};
 use super::room::Room;
-use super::{Bounds, ConnectionId, Now, ParticipantKey, RoomKey, Settings, session, speakers};
-use vivavoce_quotas::Tally;
+use super::shared::Shared;
+use super::{ConnectionId, Now, ParticipantKey, RoomKey, Settings, speakers};
 
 /// The interval of timers, speaker updates and counts.
 const HOUSEKEEPING: Duration = Duration::from_millis(speakers::INTERVAL_MS as u64);
@@ -50,8 +50,10 @@ pub struct Outputs {
     pub datagrams: Vec<Transmit>,
     /// For webhooks.
     pub events: Vec<RoomEvent>,
-    /// For agent workers.
-    pub workers: ForWorkers,
+    /// The names of rooms that have ended.
+    pub ended: Vec<String>,
+    /// Rooms on other threads, to which agents of a kind are to be dispatched.
+    pub launches: Vec<(String, proto::JobType)>,
 }
 
 /// Counters.
@@ -73,14 +75,24 @@ pub struct Counters {
     pub refused_signals: u64,
 }
 
-/// The quotas of rooms and participants.
-pub(super) struct Places {
-    pub rooms: Tally,
-    pub participants: Tally,
+impl Counters {
+    /// Those of two together.
+    pub(super) const fn and(self, other: Self) -> Self {
+        Self {
+            stray_datagrams: self.stray_datagrams + other.stray_datagrams,
+            forwarded_packets: self.forwarded_packets + other.forwarded_packets,
+            forwarded_messages: self.forwarded_messages + other.forwarded_messages,
+            slow_receivers: self.slow_receivers + other.slow_receivers,
+            broken_connections: self.broken_connections + other.broken_connections,
+            refused_descriptions: self.refused_descriptions + other.refused_descriptions,
+            refused_signals: self.refused_signals + other.refused_signals,
+        }
+    }
 }
 
-/// All rooms of a server. See the module.
+/// The rooms of one thread of a server. See the module.
 pub struct Sfu {
+    pub(super) shared: Arc<Shared>,
     pub(super) settings: Settings,
     pub(super) certificate: Certificate,
     pub(super) rng: fastrand::Rng,
@@ -90,13 +102,11 @@ pub struct Sfu {
     pub(super) connections: HashMap<ConnectionId, ParticipantKey>,
     pub(super) outputs: Outputs,
     pub(super) counters: Counters,
-    pub(super) places: Places,
-    pub(super) dispatcher: Dispatcher,
-    /// Bytes of all messages that are still queued.
-    pub(super) held: Held,
     /// Connections that were told to leave, and when they are closed at the latest.
     pub(super) leaving: VecDeque<(Instant, ConnectionId)>,
-    pub(super) routes: HashMap<(Protocol, SocketAddr), (ParticipantKey, Side)>,
+    pub(super) routes: HashMap<Source, (ParticipantKey, Side)>,
+    /// The number of its thread.
+    pub(super) thread: usize,
     pub(super) deadlines: BTreeSet<(Instant, ParticipantKey, Side)>,
     queue: VecDeque<(ParticipantKey, Side)>,
     /// Rooms on trial that the last member has left.
@@ -107,28 +117,15 @@ pub struct Sfu {
     pub(super) reconcile_at: Option<Instant>,
     /// Units of work that the size of rooms added to requests, see [`Self::take_work`].
     work: u32,
-    next_key: u64,
     housekeeping_at: Instant,
 }
 
 impl Sfu {
-    /// A server without rooms.
-    pub fn new(settings: Settings, now: Now) -> Self {
-        let Bounds {
-            rooms,
-            participants,
-            share,
-        } = settings.bounds;
-        let places = Places {
-            rooms: Tally::new(rooms as u64, share),
-            participants: Tally::new(participants as u64, share),
-        };
-        let server_info = session::server_info(&settings);
-        let keys = settings.keys.clone();
-        // Ids of workers and jobs follow from no other.
-        let seed = fastrand::Rng::with_seed(settings.seed).u64(..);
+    /// One without rooms. Those of a server have their seeds, and so their ids, each for itself.
+    pub fn new(settings: Settings, (shared, thread): (Arc<Shared>, usize), now: Now) -> Self {
         Self {
-            dispatcher: Dispatcher::new(keys, server_info, share, seed),
+            shared,
+            thread,
             rng: fastrand::Rng::with_seed(settings.seed),
             settings,
             certificate: Certificate::new(),
@@ -138,8 +135,6 @@ impl Sfu {
             connections: HashMap::new(),
             outputs: Outputs::default(),
             counters: Counters::default(),
-            places,
-            held: Held::default(),
             leaving: VecDeque::new(),
             routes: HashMap::new(),
             deadlines: BTreeSet::new(),
@@ -149,14 +144,12 @@ impl Sfu {
             unreconciled: HashSet::new(),
             reconcile_at: None,
             work: 0,
-            next_key: 0,
             housekeeping_at: now.instant + HOUSEKEEPING,
         }
     }
 
     /// Takes the outputs since the last call.
     pub fn take_outputs(&mut self) -> Outputs {
-        self.outputs.workers = self.dispatcher.take_outputs();
         std::mem::take(&mut self.outputs)
     }
 
@@ -214,7 +207,7 @@ impl Sfu {
         if self.housekeeping_at <= now.instant {
             self.housekeeping_at = now.instant + HOUSEKEEPING;
             self.keep_house(now);
-            self.dispatcher.tick(now);
+            self.shared.agents().dispatcher.tick(now);
         }
         self.settle(now);
     }
@@ -256,7 +249,7 @@ impl Sfu {
     /// are to be sent waits for [`Self::settle`], so that those of several datagrams go together.
     pub fn receive(
         &mut self,
-        source: (Protocol, SocketAddr),
+        source: Source,
         destination: SocketAddr,
         bytes: &[u8],
         now: Now,
@@ -267,7 +260,7 @@ impl Sfu {
         match owner {
             // At once: str0m keeps one packet that has arrived.
             Some((key, side)) => self.poll(key, side, now),
-            None => self.counters.stray_datagrams += 1,
+            None => self.stray(),
         }
         owner
     }
@@ -292,7 +285,7 @@ impl Sfu {
     /// Demultiplexes a datagram: by its source address, or by the user name of a STUN request.
     fn route(
         &mut self,
-        source: (Protocol, SocketAddr),
+        source: Source,
         input: &Input<'_>,
         bytes: &[u8],
     ) -> Option<(ParticipantKey, Side)> {
@@ -301,28 +294,19 @@ impl Sfu {
                 .peer_mut(key, side)
                 .is_some_and(|peer| peer.accepts(input))
         {
+            // Meanwhile somebody on another thread may have been heard from there.
+            if stun_ufrag(bytes).is_some() {
+                self.shared.addressees.learn(source, self.thread);
+            }
             return Some((key, side));
         }
-        // STUN begins with 0 to 3 (RFC 7983). Anything else must come from an address that was checked before.
-        if bytes.first().is_none_or(|first| *first > 3) {
+        // Anything but STUN must come from an address that was checked before. A connection is asked only if the user fragment
+        // matches: anyone can send STUN, and asking is expensive.
+        let of = self.shared.addressees.named(stun_ufrag(bytes)?)?;
+        let found = (of.key, of.side);
+        if of.thread != self.thread || !self.peer_mut(found.0, found.1)?.accepts(input) {
             return None;
         }
-        // A connection is asked only if the user fragment matches: anyone can send STUN, and asking is expensive.
-        let ufrag = stun_ufrag(bytes)?;
-        let mut found = None;
-        'search: for participant in self.participants.values_mut() {
-            for side in participant.link.sides() {
-                if participant
-                    .link
-                    .peer_mut(side)
-                    .is_some_and(|peer| peer.is_called(ufrag) && peer.accepts(input))
-                {
-                    found = Some((participant.key, side));
-                    break 'search;
-                }
-            }
-        }
-        let found = found?;
         // A client has few addresses; one with ever new ones starts over.
         let known = self
             .routes
@@ -330,10 +314,43 @@ impl Sfu {
             .filter(|(key, _)| *key == found.0)
             .count();
         if known >= MOST_ROUTES {
-            self.routes.retain(|_, (key, _)| *key != found.0);
+            self.forget_routes(|key| key == found.0);
         }
-        self.routes.insert(source, found);
+        self.route_to(source, found);
         Some(found)
+    }
+
+    /// What comes from here is for this peer connection.
+    pub(super) fn route_to(&mut self, source: Source, owner: (ParticipantKey, Side)) {
+        self.routes.insert(source, owner);
+        self.shared.addressees.learn(source, self.thread);
+    }
+
+    /// Takes the addresses that these participants were heard from.
+    pub(super) fn forget_routes(
+        &mut self,
+        are_gone: impl Fn(ParticipantKey) -> bool,
+    ) -> Vec<(Source, (ParticipantKey, Side))> {
+        let routes = self.routes.extract_if(|_, (of, _)| are_gone(*of));
+        let routes: Vec<_> = routes.collect();
+        let sources = routes.iter().map(|(source, _)| *source);
+        self.shared.addressees.forget(sources, self.thread);
+        routes
+    }
+
+    /// For a new peer connection.
+    pub(super) fn names(&self, key: ParticipantKey, side: Side) -> Names {
+        let of = Addressee {
+            thread: self.thread,
+            key,
+            side,
+        };
+        Names::new(&self.shared.addressees, of)
+    }
+
+    /// A datagram belongs to no participant.
+    pub(super) const fn stray(&mut self) {
+        self.counters.stray_datagrams += 1;
     }
 
     pub(super) fn peer_mut(&mut self, key: ParticipantKey, side: Side) -> Option<&mut Peer> {
@@ -443,13 +460,12 @@ impl Sfu {
                 }
             }
         }
-        self.routes.retain(|_, (key, _)| *key != participant.key);
+        self.forget_routes(|key| key == participant.key);
     }
 
     /// A number that was never used before.
     pub(super) fn fresh_key(&mut self) -> u64 {
-        self.next_key += 1;
-        self.next_key
+        self.shared.fresh_key()
     }
 
     /// A sid with this prefix and twelve unambiguous characters.
@@ -490,7 +506,7 @@ impl Sfu {
         };
         let room = room.and_then(|room| self.rooms.get(&room));
         let of_room = room.map(|room| room.held.clone()).unwrap_or_default();
-        let held = [of_room, self.held.clone()];
+        let held = [of_room, self.shared.held.clone()];
         Told::new(response.encode_to_vec().into(), topic, held)
     }
 
@@ -644,49 +660,4 @@ pub(super) fn sid(rng: &mut fastrand::Rng, prefix: &str) -> String {
         sid.push(char::from(*rng.choice(ALPHABET).unwrap_or(&b'2')));
     }
     sid
-}
-
-/// The user fragment in a STUN request: the user name up to the colon (RFC 8445 section 7.2.2).
-fn stun_ufrag(datagram: &[u8]) -> Option<&str> {
-    const HEADER: usize = 20;
-    const USERNAME: u16 = 6;
-    let mut rest = datagram.get(HEADER..)?;
-    loop {
-        let (head, after) = rest.split_first_chunk::<4>()?;
-        let [kind_high, kind_low, high, low] = *head;
-        let length = usize::from(u16::from_be_bytes([high, low]));
-        let value = after.get(..length)?;
-        if u16::from_be_bytes([kind_high, kind_low]) == USERNAME {
-            return std::str::from_utf8(value).ok()?.split(':').next();
-        }
-        rest = after.get(length.next_multiple_of(4)..)?;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::stun_ufrag;
-
-    fn request(attributes: &[(u16, &[u8])]) -> Vec<u8> {
-        let mut bytes = vec![0; 20];
-        for (kind, value) in attributes {
-            bytes.extend(kind.to_be_bytes());
-            bytes.extend((value.len() as u16).to_be_bytes());
-            bytes.extend(*value);
-            bytes.resize(bytes.len().next_multiple_of(4), 0);
-        }
-        bytes
-    }
-
-    #[test]
-    fn who_is_meant_is_found_behind_other_attributes_and_nobody_in_what_is_broken() {
-        let meant = request(&[(0x24, &[1, 2, 3, 4]), (0x8022, b"abc"), (6, b"here:there")]);
-        assert_eq!(stun_ufrag(&meant), Some("here"));
-        let without_padding = meant.len() - 2;
-        for length in 0..without_padding {
-            assert_eq!(stun_ufrag(&meant[..length]), None, "{length}");
-        }
-        assert_eq!(stun_ufrag(&request(&[(6, b"\xff:x")])), None);
-        assert_eq!(stun_ufrag(&request(&[(0x24, &[0; 4])])), None);
-    }
 }

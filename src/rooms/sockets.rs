@@ -2,11 +2,15 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdUdpSocket};
+use std::sync::Arc;
 
 use vivavoce_takeover::{self as takeover, Datagrams, OpenDatagrams, SocketName, SocketUse};
 
 /// Kernel buffers: large enough for a burst of one keyframe to many receivers.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
+
+/// [`Sockets`] that are open, for one thread to read and all to write.
+pub(super) type OpenSockets = Arc<[(OpenDatagrams, SocketAddr)]>;
 
 /// One UDP socket per address, with the address that clients are told.
 #[derive(Debug)]

@@ -133,9 +133,14 @@ impl Sfu {
             return;
         }
         for member in members {
-            if self.unreconciled.insert(member) {
-                self.reconciling.push_back(member);
-            }
+            self.reconcile_later(member, now);
+        }
+    }
+
+    /// Lets a participant wait for its turn.
+    pub(super) fn reconcile_later(&mut self, key: ParticipantKey, now: Now) {
+        if self.unreconciled.insert(key) {
+            self.reconciling.push_back(key);
         }
         self.reconcile_at.get_or_insert(now.instant);
     }

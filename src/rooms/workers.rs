@@ -48,21 +48,37 @@ impl Sfu {
         let served = participant.filter(|info| is_served(info));
         match event {
             Event::RoomStarted | Event::TrackUnpublished => {}
-            Event::RoomFinished => self.dispatcher.room_finished(&room.name, now),
+            Event::RoomFinished => self
+                .shared
+                .agents()
+                .dispatcher
+                .room_finished(&room.name, now),
             Event::ParticipantJoined => {
-                self.dispatcher.joined(&room.name, identity, now);
+                self.shared
+                    .agents()
+                    .dispatcher
+                    .joined(&room.name, identity, now);
                 if served.is_some() {
                     let kind = JobType::JtParticipant;
-                    self.dispatcher.launch(room, kind, served, None, now);
+                    self.shared
+                        .agents()
+                        .dispatcher
+                        .launch(room, kind, served, None, now);
                 }
             }
             Event::ParticipantLeft | Event::ParticipantConnectionAborted => {
-                self.dispatcher.left(&room.name, identity, now);
+                self.shared
+                    .agents()
+                    .dispatcher
+                    .left(&room.name, identity, now);
             }
             Event::TrackPublished => {
                 if served.is_some() {
                     let kind = JobType::JtPublisher;
-                    self.dispatcher.launch(room, kind, served, None, now);
+                    self.shared
+                        .agents()
+                        .dispatcher
+                        .launch(room, kind, served, None, now);
                 }
             }
         }
@@ -74,9 +90,9 @@ impl Sfu {
         let Some(room) = self.rooms.get(&key) else {
             return;
         };
-        if !room.on_trial && self.dispatcher.is_held(&room.name) {
+        if !room.on_trial && self.shared.agents().dispatcher.is_held(&room.name) {
             let info = self.room_info(room);
-            self.dispatcher.open_room(&info, now);
+            self.shared.agents().dispatcher.open_room(&info, now);
         }
     }
 
@@ -84,18 +100,11 @@ impl Sfu {
     pub(super) fn tell_owner(&mut self, key: RoomKey) {
         if let Some(room) = self.rooms.get(&key) {
             let owner = Owner::of(&room.settings.metadata);
-            self.dispatcher.room_owned(&room.name, owner);
+            self.shared
+                .agents()
+                .dispatcher
+                .room_owned(&room.name, owner);
         }
-    }
-
-    /// A worker has connected.
-    pub(super) fn worker_connected(
-        &mut self,
-        worker: WorkerId,
-        credentials: WorkerCredentials,
-        now: Now,
-    ) -> Result<(), Refused> {
-        self.dispatcher.connected(worker, credentials, now)
     }
 
     /// A worker has sent a message.
@@ -105,13 +114,23 @@ impl Sfu {
         message: proto::WorkerMessage,
         now: Now,
     ) {
-        let Some(kind) = self.dispatcher.said(worker, message, now) else {
+        let Some(kind) = self.shared.agents().dispatcher.said(worker, message, now) else {
             return;
         };
-        for name in self.dispatcher.rooms_for(worker) {
-            if let Some(key) = self.room_names.get(&name) {
-                self.launch_in(*key, kind, None, now);
+        let rooms = self.shared.agents().dispatcher.rooms_for(worker);
+        for name in rooms {
+            if self.room_names.contains_key(&name) {
+                self.launch(&name, kind, now);
+            } else {
+                self.outputs.launches.push((name, kind));
             }
+        }
+    }
+
+    /// Dispatches agents of a worker that has come to a room.
+    pub(super) fn launch(&mut self, room: &str, kind: JobType, now: Now) {
+        if let Some(key) = self.room_names.get(room) {
+            self.launch_in(*key, kind, None, now);
         }
     }
 
@@ -122,7 +141,11 @@ impl Sfu {
         };
         let info = self.room_info(room);
         if kind == JobType::JtRoom {
-            return self.dispatcher.launch(&info, kind, None, only, now);
+            return self
+                .shared
+                .agents()
+                .dispatcher
+                .launch(&info, kind, None, only, now);
         }
         let wanted = |member: &&Participant| {
             let recent = now.instant.saturating_duration_since(member.joined) < WAITING;
@@ -138,14 +161,11 @@ impl Sfu {
             .filter(is_served)
             .collect();
         for member in members {
-            self.dispatcher
+            self.shared
+                .agents()
+                .dispatcher
                 .launch(&info, kind, Some(&member), only, now);
         }
-    }
-
-    /// The connection of a worker is lost.
-    pub(super) fn worker_gone(&mut self, worker: WorkerId, now: Now) {
-        self.dispatcher.gone(worker, now);
     }
 
     /// Requests an agent for a room, which is created if it does not exist.
@@ -171,11 +191,15 @@ impl Sfu {
                 ..Default::default()
             };
             self.create_room(&request, now)?;
-            let created = self.dispatcher.list_dispatches(&room, "")?;
+            let created = self.shared.agents().dispatcher.list_dispatches(&room, "")?;
             return created.into_iter().next().ok_or(OperationError::NoDispatch);
         }
         let info = self.get_room(&room)?;
-        let created = self.dispatcher.create_dispatch(&info, asked, now)?;
+        let created = self
+            .shared
+            .agents()
+            .dispatcher
+            .create_dispatch(&info, asked, now)?;
         if let Some(key) = self.room_names.get(&room).copied() {
             for kind in [JobType::JtPublisher, JobType::JtParticipant] {
                 self.launch_in(key, kind, Some(&created.id), now);
@@ -224,11 +248,12 @@ impl RoomServer {
         credentials: WorkerCredentials,
     ) -> Result<Result<WorkerConnection, Refused>, OperationError> {
         let worker = WorkerId(self.fresh_connection().0);
+        let commands = self.commands().ok_or(OperationError::Stopped)?;
         let (lane, inbox) = mpsc::channel(limits::WORKER_WAITING);
         let (answer, answered) = oneshot::channel();
         let connection = WorkerConnection {
             worker,
-            commands: self.commands().clone(),
+            commands: commands.clone(),
             inbox,
         };
         let input = WorkerInput::Connected {
@@ -236,10 +261,7 @@ impl RoomServer {
             lane,
             answer,
         };
-        let sent = self
-            .commands()
-            .send(Command::Worker { worker, input })
-            .await;
+        let sent = commands.send(Command::Worker { worker, input }).await;
         sent.map_err(|_| OperationError::Stopped)?;
         let answer = answered.await.map_err(|_| OperationError::Stopped)?;
         Ok(answer.map(|()| connection))
@@ -250,7 +272,8 @@ impl RoomServer {
         &self,
         request: proto::CreateAgentDispatchRequest,
     ) -> Result<proto::AgentDispatch, OperationError> {
-        self.call(move |sfu, now| sfu.create_dispatch(request, now))
+        let room = request.room.clone();
+        self.call_in(&room, move |sfu, now| sfu.create_dispatch(request, now))
             .await?
     }
 
@@ -260,8 +283,13 @@ impl RoomServer {
         room: String,
         dispatch: String,
     ) -> Result<proto::AgentDispatch, OperationError> {
-        self.call(move |sfu, now| sfu.dispatcher.delete_dispatch(&room, &dispatch, now))
-            .await?
+        self.call(move |sfu, now| {
+            sfu.shared
+                .agents()
+                .dispatcher
+                .delete_dispatch(&room, &dispatch, now)
+        })
+        .await?
     }
 
     /// The dispatches of a room; one, if one is named.
@@ -270,15 +298,23 @@ impl RoomServer {
         room: String,
         dispatch: String,
     ) -> Result<Vec<proto::AgentDispatch>, OperationError> {
-        self.call(move |sfu, _| sfu.dispatcher.list_dispatches(&room, &dispatch))
-            .await?
+        self.call(move |sfu, _| {
+            sfu.shared
+                .agents()
+                .dispatcher
+                .list_dispatches(&room, &dispatch)
+        })
+        .await?
     }
 
     /// The workers and jobs that a caller may see.
     pub async fn agents(&self, access: Access) -> Result<AgentViews, OperationError> {
-        self.call(move |sfu, _| AgentViews {
-            workers: sfu.dispatcher.workers_for(&access),
-            jobs: sfu.dispatcher.jobs_for(&access),
+        self.call(move |sfu, _| {
+            let dispatcher = &sfu.shared.agents().dispatcher;
+            AgentViews {
+                workers: dispatcher.workers_for(&access),
+                jobs: dispatcher.jobs_for(&access),
+            }
         })
         .await
     }

@@ -86,6 +86,10 @@ pub fn start(
         claim_unowned,
         bounds,
         most_per_room: settings.participants_per_room,
+        threads: match settings.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        },
         turn: offer,
         ..rooms::Settings::default()
     };

@@ -2,7 +2,6 @@
 //! thread; a task handles signalling.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
@@ -18,9 +17,7 @@ use crate::messages::Messages;
 use vivavoce_auth::Principal;
 use vivavoce_rooms::admission::NOT_ADMITTED;
 use vivavoce_rooms::token::Claims;
-use vivavoce_rooms::{
-    Admission, Connection, ConnectionId, Delivery, LocalMedia, RoomServer, Route,
-};
+use vivavoce_rooms::{Admission, Connection, Delivery, LocalMedia, LocalWaker, RoomServer, Route};
 use vivavoce_seams::rooms::link::{
     Ending, Forms, Frame, Join, JoinKind, LinkEnd, LinkEvent, Listen, Packet, Relay, RoomLink,
     TrackWriter, Woken, pair,
@@ -41,10 +38,15 @@ pub async fn connect(server: &RoomServer, api_key: &str, join: Join) -> Result<R
         server.check(&admission).await.map_err(refused)?;
     }
     let woken = Arc::new(Notify::new());
-    let number = Arc::new(AtomicU64::new(0));
-    let (wake, rooms, current) = (Arc::clone(&woken), server.clone(), Arc::clone(&number));
+    let waker = Arc::<Mutex<Option<LocalWaker>>>::default();
+    let (wake, current) = (Arc::clone(&woken), Arc::clone(&waker));
     let (link, end) = pair(&join, move |what| match what {
-        Woken::Media => rooms.wake_local(ConnectionId(current.load(Ordering::Acquire))),
+        Woken::Media => {
+            let current = current.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(waker) = &*current {
+                waker.wake();
+            }
+        }
         Woken::Wishes => wake.notify_one(),
     });
     let agent = Agent {
@@ -55,7 +57,7 @@ pub async fn connect(server: &RoomServer, api_key: &str, join: Join) -> Result<R
         records: join.kind == JoinKind::Recorder,
         end,
         woken,
-        number,
+        waker,
         view: RoomView::default(),
         inbox: Inbox::default(),
         track: None,
@@ -123,7 +125,8 @@ struct Agent {
     records: bool,
     end: LinkEnd,
     woken: Arc<Notify>,
-    number: Arc<AtomicU64>,
+    /// Of the connection that it has now.
+    waker: Arc<Mutex<Option<LocalWaker>>>,
     view: RoomView,
     inbox: Inbox,
     track: Option<Track>,
@@ -149,8 +152,8 @@ enum Over {
 impl Agent {
     async fn enter(&self) -> Option<(Connection, Arc<Messages>)> {
         let messages = Arc::<Messages>::default();
-        let media = |connection: ConnectionId| -> Arc<dyn LocalMedia> {
-            self.number.store(connection.0, Ordering::Release);
+        let media = |waker: LocalWaker| -> Arc<dyn LocalMedia> {
+            *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
             Arc::new(Media {
                 end: self.end.clone(),
                 identity: self.admission.identity().to_owned(),

@@ -70,6 +70,13 @@ pub struct ForWorkers {
     pub closes: Vec<WorkerId>,
 }
 
+impl ForWorkers {
+    /// Whether there is nothing to be sent.
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty() && self.closes.is_empty()
+    }
+}
+
 /// A request for an agent in a room.
 #[derive(Debug)]
 struct Dispatch {
@@ -132,6 +139,11 @@ impl Dispatcher {
             opened: VecDeque::new(),
             out: ForWorkers::default(),
         }
+    }
+
+    /// Whether workers are to be sent something.
+    pub fn has_outputs(&self) -> bool {
+        !self.out.is_empty()
     }
 
     /// Takes what workers are to be sent.

@@ -291,7 +291,7 @@ fn a_forwarding_ends_with_whoever_is_forwarded_and_with_either_room() {
         for name in names {
             bench.sfu.delete_room(&name, bench.now).unwrap();
         }
-        assert!(bench.sfu.places.participants.is_empty(), "{how}");
+        assert!(bench.sfu.shared.places().participants.is_empty(), "{how}");
         assert!(bench.sfu.participants.is_empty(), "{how}");
     }
 }

@@ -3,6 +3,7 @@
 //! connections over lossy networks (`stage`), and `fuzz` with invalid input.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use livekit_protocol as proto;
@@ -14,6 +15,7 @@ use proto::signal_response::Message;
 
 use super::events::Event;
 use super::sfu::Sfu;
+use super::shared::Shared;
 use super::token::{self, Claims};
 use super::{Admission, ConnectionId, Keys, Now, ParticipantKey, Route, Settings, admission};
 
@@ -34,6 +36,7 @@ mod operations;
 mod owners;
 mod recorders;
 mod relaying;
+mod relocating;
 mod server;
 mod sessions;
 mod stage;
@@ -67,7 +70,8 @@ impl Bench {
             ..Settings::default()
         };
         change(&mut settings);
-        let sfu = Sfu::new(settings, now);
+        let shared = Arc::new(Shared::new(&settings));
+        let sfu = Sfu::new(settings, (shared, 0), now);
         Self {
             sfu,
             now,

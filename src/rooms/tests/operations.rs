@@ -158,7 +158,7 @@ fn a_tenant_that_makes_rooms_without_end_leaves_a_quarter_to_others_and_gets_bac
         make(format!("i{n}"), &tenant("innocent")).unwrap();
     }
     bench.sfu.end_all_rooms(now);
-    assert!(bench.sfu.places.rooms.is_empty());
+    assert!(bench.sfu.shared.places().rooms.is_empty());
     let again = bench
         .sfu
         .create_new_room(&wanted("again".into()), &greedy, now);
@@ -195,7 +195,7 @@ fn participants_count_for_whoever_made_the_room_and_are_given_back_when_they_lea
     let elsewhere = Bench::admission("ann", |claims| claims.video.room = "cellar".into());
     assert!(bench.sfu.check(&elsewhere).is_ok());
     bench.sfu.end_all_rooms(now);
-    assert!(bench.sfu.places.participants.is_empty());
+    assert!(bench.sfu.shared.places().participants.is_empty());
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn all_rooms_are_listed_piece_by_piece_in_their_order() {
     loop {
         let (some, last) = bench.sfu.some_rooms(after, 10);
         assert!(some.len() <= 10);
-        names.extend(some.into_iter().map(|room| room.name));
+        names.extend(some.into_iter().map(|(_, room)| room.name));
         after = last;
         if after.is_none() {
             break;

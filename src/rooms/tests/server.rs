@@ -27,6 +27,7 @@ fn started() -> (RoomServer, EventReceiver) {
     let sockets = Sockets::bind(&[(loopback, loopback)], 0).unwrap();
     let settings = Settings {
         keys: Keys::new([("key", "secret")]),
+        threads: 3,
         ..Settings::default()
     };
     RoomServer::start(settings, sockets).unwrap()

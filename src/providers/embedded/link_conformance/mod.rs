@@ -54,6 +54,7 @@ impl House {
         let settings = Settings {
             keys: keys(),
             remote_unmute: true,
+            threads: 2,
             ..Settings::default()
         };
         let (server, events) = RoomServer::start(settings, sockets).unwrap();

@@ -33,6 +33,7 @@ promises! { One = one, Two = two, Local = local {
     nothing_is_left_behind,
     a_session_without_sound_has_messages,
     a_server_that_asks_to_start_anew_gets_it,
+    rooms_on_two_threads_come_together_and_nobody_notices,
 }}
 
 // Over the network the server's queue is longer than any burst, and a client that does not read loses its place.
@@ -545,4 +546,69 @@ async fn a_refused_token_is_told(kind: Kind) {
         matches!(&refused, Err(Ending::Refused(why)) if why.contains("401")),
         "{refused:?}"
     );
+}
+
+/// Somebody is forwarded to a room of another thread: the smaller room goes there, with its sockets, sound and messages.
+async fn rooms_on_two_threads_come_together_and_nobody_notices(kind: Kind) {
+    let house = House::new(kind);
+    let thread_of = |room| house.server.thread_of(room);
+    let in_room = |room: &str, identity: &str| Join {
+        room: room.to_owned(),
+        ..join(identity)
+    };
+    let (mut ann, mut bob) = two(&house).await;
+    let mut others = Vec::new();
+    for identity in ["cat", "dan", "eve"] {
+        let join = in_room("cellar", identity);
+        others.push(house.enter_as(join, Duration::from_mins(1)).await);
+    }
+    let (kitchen, cellar) = (thread_of("kitchen"), thread_of("cellar"));
+    assert_ne!(kitchen, cellar);
+    let forward = house.server.forward_participant(
+        "kitchen".to_owned(),
+        "ann".to_owned(),
+        "cellar".to_owned(),
+    );
+    // Said while the room is on its way, too.
+    let (forwarded, ()) = tokio::join!(forward, ann.say(25));
+    forwarded.unwrap();
+    assert_eq!(
+        (thread_of("kitchen"), thread_of("cellar")),
+        (cellar, cellar)
+    );
+    for listener in &mut others {
+        listener.hears("ann").await;
+        reach(&mut ann, listener).await;
+    }
+    reach(&mut ann, &mut bob).await;
+    talk(&mut ann, &mut bob, 25).await;
+    talk(&mut bob, &mut ann, 25).await;
+    bob.send("hello", true, &[]);
+    assert_eq!(&*ann.message().await.payload, b"hello");
+
+    // A third room has the other thread to itself, until it is smaller than one that its own are forwarded to.
+    let fay = in_room("attic", "fay");
+    let mut fay = house.enter_as(fay, Duration::from_mins(1)).await;
+    assert_eq!(thread_of("attic"), kitchen);
+    let forward = house.server.forward_participant(
+        "kitchen".to_owned(),
+        "bob".to_owned(),
+        "attic".to_owned(),
+    );
+    forward.await.unwrap();
+    assert_eq!(thread_of("attic"), cellar);
+    fay.hears("bob").await;
+    reach(&mut bob, &mut fay).await;
+    reach(&mut bob, &mut ann).await;
+    talk(&mut bob, &mut ann, 25).await;
+    let rooms = house.server.list_rooms(Vec::new()).await.unwrap();
+    let rooms: Vec<_> = rooms.into_iter().map(|room| room.name).collect();
+    assert_eq!(rooms, ["kitchen", "cellar", "attic"]);
+
+    // The seats of rooms that have ended are free.
+    for room in ["kitchen", "cellar", "attic"] {
+        house.server.delete_room(room.to_owned()).await.unwrap();
+    }
+    assert_eq!(ann.ending().await, Ending::RoomDeleted);
+    assert_eq!(thread_of("kitchen"), 0);
 }
