@@ -101,6 +101,9 @@ impl OnBehalf<'_> {
         identity: String,
         destination: String,
     ) -> Result<(), OperationError> {
+        // No room goes to another thread for somebody who has no access to both.
+        self.act(room, |_, _, _| Ok(())).await?;
+        self.act(&destination, |_, _, _| Ok(())).await?;
         let (from, access, to) = (room.to_owned(), self.access.clone(), destination.clone());
         let work = move |sfu: &mut Sfu, now| {
             sfu.check_access(&from, &access)?;
