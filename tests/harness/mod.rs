@@ -168,6 +168,8 @@ impl Server {
         let mut child = command
             // Servers of one machine cannot share the port of rooms.
             .env("RTC_UDP_PORT", "0")
+            // Also where the machine has one core alone.
+            .env("RTC_THREADS", "2")
             .env("MODELS_PATH", models::ears())
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())

@@ -5,14 +5,22 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::client::{Client, Kind};
-use super::join;
 use super::network::{Network, Weather};
+use super::{call, join};
 use crate::harness::{PATIENCE, Server};
 use crate::takeover::longest_gap_in_room;
 use crate::telephone::rig::certificates;
 
+/// Makes a room on the thread that reads the ports: the next one is on another.
+async fn take_the_first_seat(server: &Server) {
+    let (create, attic) = (json!({"roomCreate": true}), json!({"name": "attic"}));
+    let (status, answer) = call(server, "CreateRoom", &create, &attic).await;
+    assert_eq!(status, 200, "{answer}");
+}
+
 /// Clients of three kinds hear each other.
 async fn they_hear_each_other(server: &Server) {
+    take_the_first_seat(server).await;
     let tones = [(Kind::Python, 440), (Kind::Node, 600), (Kind::Browser, 800)];
     let mut all = Vec::new();
     for (kind, hertz) in tones {
@@ -115,6 +123,7 @@ async fn who_wants_one_way_only_is_reached_by_that() {
         ("RTC_TURN_TLS_CERT", pair),
         ("RTC_TURN_TLS_KEY", pair),
     ]);
+    take_the_first_seat(&server).await;
     let mut ann = join(&server, Kind::Python, "cellar", "ann").await;
     let mut bob = join(&server, Kind::Browser, "cellar", "bob").await;
     ann.publish(440).await;
@@ -145,6 +154,7 @@ pub(super) async fn with_another_address_all_at_once() {
     let network = Network::open(Weather::FAIR, 1).await;
     let [udp, advertised] = network.settings();
     let server = Server::start_with(&[udp, advertised, ("RTC_TCP_PORT", "off")]);
+    take_the_first_seat(&server).await;
     let mut ann = join(&server, Kind::Python, "cellar", "ann").await;
     let mut bob = join(&server, Kind::Browser, "cellar", "bob").await;
     // Only listens, and so sends little.
