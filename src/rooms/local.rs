@@ -1,8 +1,8 @@
 //! Participants in this process: sessions and telephone calls.
 //!
 //! To the SFU they are participants like any other, with permissions, tracks and signalling, but without a peer connection:
-//! no sockets, SDP, ICE or encryption. Frames and RTP payloads pass between the SFU and a [`LocalMedia`] on the media
-//! thread, a packet at a time. What one of them says to another is not encoded: a publisher encodes while somebody is in the room who
+//! no sockets, SDP, ICE or encryption. Frames and RTP payloads pass between the SFU and a [`LocalMedia`] on the
+//! media thread of the room, a packet at a time. What one of them says to another is not encoded: a publisher encodes while somebody is in the room who
 //! needs it, and gives the samples as they are to all others of its kind.
 
 use std::sync::{Arc, Weak};
@@ -25,7 +25,7 @@ pub(super) const SECTION: &str = "local";
 /// The SSRC of a published track: each has its own number space.
 const SSRC: u32 = 1;
 
-/// Media and messages of a participant in this process. Called on the media thread: implementations must not block.
+/// Media and messages of a participant in this process. Called on the media thread of its room: implementations must not block.
 pub trait LocalMedia: std::fmt::Debug + Send + Sync {
     /// Called after a wake-up, before frames and messages are taken.
     fn awake(&self);

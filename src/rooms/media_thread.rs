@@ -261,13 +261,7 @@ impl MediaThread {
             if let Some(thread) = self.elsewhere(&joining.admission.room)
                 && let Some(lane) = self.lanes.remove(&connection)
             {
-                lane.bell.become_that_of(&self.threads.bell(thread));
-                let command = Command::Connect {
-                    connection,
-                    joining,
-                    lane,
-                };
-                return self.pass(thread, command);
+                return self.pass_join(thread, connection, joining, lane);
             }
             self.join(connection, *joining, now);
         }
@@ -337,13 +331,7 @@ impl MediaThread {
                     return;
                 }
                 if let Some(thread) = self.elsewhere(&joining.admission.room) {
-                    lane.bell.become_that_of(&self.threads.bell(thread));
-                    let command = Command::Connect {
-                        connection,
-                        joining,
-                        lane,
-                    };
-                    return self.pass(thread, command);
+                    return self.pass_join(thread, connection, joining, lane);
                 }
                 // Sessions and calls are counted by quotas of their own, and need no peer connection.
                 if joining.local.is_some() || self.joins.is_free(&lane.payer, now.instant) {
@@ -410,6 +398,22 @@ impl MediaThread {
                 let _ = commands.send(command).await;
             });
         }
+    }
+
+    fn pass_join(
+        &self,
+        thread: usize,
+        connection: ConnectionId,
+        joining: Box<Joining>,
+        lane: Lane,
+    ) {
+        lane.bell.become_that_of(&self.threads.bell(thread));
+        let command = Command::Connect {
+            connection,
+            joining,
+            lane,
+        };
+        self.pass(thread, command);
     }
 
     /// Lets a room go to another thread, with those that it cannot be parted from and the queues of all their clients.
