@@ -5,22 +5,20 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::client::{Client, Kind};
+use super::join;
 use super::network::{Network, Weather};
-use super::{call, join};
 use crate::harness::{PATIENCE, Server};
 use crate::takeover::longest_gap_in_room;
 use crate::telephone::rig::certificates;
 
-/// Makes a room on the thread that reads the ports: the next one is on another.
-async fn take_the_first_seat(server: &Server) {
-    let (create, attic) = (json!({"roomCreate": true}), json!({"name": "attic"}));
-    let (status, answer) = call(server, "CreateRoom", &create, &attic).await;
-    assert_eq!(status, 200, "{answer}");
+/// Somebody in a room on the thread that reads the ports: the next room is on another one.
+async fn in_the_first_room(server: &Server) -> Client {
+    join(server, Kind::Python, "attic", "first").await
 }
 
 /// Clients of three kinds hear each other.
 async fn they_hear_each_other(server: &Server) {
-    take_the_first_seat(server).await;
+    let first = in_the_first_room(server).await;
     let tones = [(Kind::Python, 440), (Kind::Node, 600), (Kind::Browser, 800)];
     let mut all = Vec::new();
     for (kind, hertz) in tones {
@@ -36,6 +34,7 @@ async fn they_hear_each_other(server: &Server) {
     for (_, client) in all {
         client.leave().await;
     }
+    first.leave().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,7 +122,7 @@ async fn who_wants_one_way_only_is_reached_by_that() {
         ("RTC_TURN_TLS_CERT", pair),
         ("RTC_TURN_TLS_KEY", pair),
     ]);
-    take_the_first_seat(&server).await;
+    let first = in_the_first_room(&server).await;
     let mut ann = join(&server, Kind::Python, "cellar", "ann").await;
     let mut bob = join(&server, Kind::Browser, "cellar", "bob").await;
     ann.publish(440).await;
@@ -142,6 +141,7 @@ async fn who_wants_one_way_only_is_reached_by_that() {
     }
     ann.leave().await;
     bob.leave().await;
+    first.leave().await;
 }
 
 /// A client that has forgotten nothing while the network between has.
@@ -154,7 +154,7 @@ pub(super) async fn with_another_address_all_at_once() {
     let network = Network::open(Weather::FAIR, 1).await;
     let [udp, advertised] = network.settings();
     let server = Server::start_with(&[udp, advertised, ("RTC_TCP_PORT", "off")]);
-    take_the_first_seat(&server).await;
+    let first = in_the_first_room(&server).await;
     let mut ann = join(&server, Kind::Python, "cellar", "ann").await;
     let mut bob = join(&server, Kind::Browser, "cellar", "bob").await;
     // Only listens, and so sends little.
@@ -185,6 +185,7 @@ pub(super) async fn with_another_address_all_at_once() {
     for (client, ..) in all {
         client.leave().await;
     }
+    first.leave().await;
 }
 
 #[tokio::test]
