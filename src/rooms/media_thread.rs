@@ -427,14 +427,15 @@ impl MediaThread {
         // What has happened to it until now is done here.
         self.sfu.settle(Now::read());
         self.flush();
-        if self.elsewhere(room).is_none() {
+        if to != self.index && self.elsewhere(room).is_none() {
             let parcel = self.sfu.pack(room);
             let names: Vec<String> = parcel.names().map(str::to_owned).collect();
             let lanes = self.take_lanes(&parcel, &names);
-            let named = names.iter().map(String::as_str).chain([room]);
-            self.threads.relocate(named, to, || {
+            self.threads.relocate(&names, to, || {
                 by.send(Command::Arrive(Box::new(Arriving { parcel, lanes })));
             });
+            // Where there was none by this name, there is none here either.
+            self.take_back(room);
         }
         // Whoever has asked does not wait any more.
         let _ = done.send(());

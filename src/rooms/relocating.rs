@@ -33,10 +33,11 @@ impl Parcel {
 }
 
 impl Sfu {
-    /// How many participants go with a room.
-    pub(super) fn weight(&self, room: &str) -> usize {
+    /// How many participants go with a room, if it exists.
+    pub(super) fn weight(&self, room: &str) -> Option<usize> {
         let rooms = self.joined_by_forwarding(room);
-        rooms.iter().map(|room| self.members(*room).count()).sum()
+        let weight = rooms.iter().map(|room| self.members(*room).count()).sum();
+        (!rooms.is_empty()).then_some(weight)
     }
 
     /// The room of this name and those that it cannot be parted from.

@@ -485,7 +485,12 @@ impl RoomServer {
             let weigh = move |sfu: &mut Sfu, _| sfu.weight(&named);
             self.call_in(name, weigh).await
         };
-        let (smaller, greater) = if weigh(room).await? < weigh(other).await? {
+        let own = weigh(room).await?.ok_or(OperationError::NoRoom)?;
+        // One that does not exist comes to be where it is asked for.
+        let Some(others) = weigh(other).await? else {
+            return Ok(());
+        };
+        let (smaller, greater) = if own < others {
             (room, other)
         } else {
             (other, room)

@@ -213,12 +213,7 @@ impl Threads {
     }
 
     /// Rooms go to another thread. Nobody asks for them there before they were sent.
-    pub fn relocate<'a>(
-        &self,
-        rooms: impl Iterator<Item = &'a str>,
-        to: usize,
-        send: impl FnOnce(),
-    ) {
+    pub fn relocate(&self, rooms: &[String], to: usize, send: impl FnOnce()) {
         let mut seats = self.seats();
         for room in rooms {
             seats.give(room, to);
@@ -274,7 +269,7 @@ mod tests {
         assert_eq!(threads.of("b"), of_b);
         threads.take_back("b", of_b);
         assert_eq!(seat("d"), of_b);
-        threads.relocate(["a"].into_iter(), of_b, || {});
+        threads.relocate(&["a".to_owned()], of_b, || {});
         assert_eq!(threads.seat("a", 0), of_b);
         // Asking alone takes no seat.
         assert_ne!(threads.of("e"), of_b);
