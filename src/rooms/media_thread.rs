@@ -88,7 +88,6 @@ impl Door {
 
 /// A media thread. See the module.
 pub(super) struct MediaThread {
-    index: usize,
     threads: Arc<Threads>,
     bell: Arc<Bell>,
     sfu: Sfu,
@@ -112,10 +111,8 @@ impl MediaThread {
         (sockets, door): (OpenSockets, Option<Door>),
         (events, edge): (EventSender, Arc<Edge>),
     ) -> Self {
-        let index = sfu.thread;
         Self {
-            index,
-            bell: threads.bell(index),
+            bell: threads.bell(sfu.thread),
             threads,
             sfu,
             sockets,
@@ -375,14 +372,14 @@ impl MediaThread {
 
     /// The thread of a room, if it is another one. A room that does not exist is here from now on, until [`Self::take_back`].
     fn elsewhere(&self, room: &str) -> Option<usize> {
-        let thread = self.threads.seat(room, self.index);
-        (thread != self.index).then_some(thread)
+        let thread = self.threads.seat(room, self.sfu.thread);
+        (thread != self.sfu.thread).then_some(thread)
     }
 
     /// A room that did not come to be, or has ended, is nowhere any more.
     fn take_back(&self, room: &str) {
         if !self.sfu.room_names.contains_key(room) {
-            self.threads.take_back(room, self.index);
+            self.threads.take_back(room, self.sfu.thread);
         }
     }
 
@@ -427,7 +424,7 @@ impl MediaThread {
         // What has happened to it until now is done here.
         self.sfu.settle(Now::read());
         self.flush();
-        if to != self.index && self.elsewhere(room).is_none() {
+        if to != self.sfu.thread && self.elsewhere(room).is_none() {
             let parcel = self.sfu.pack(room);
             let names: Vec<String> = parcel.names().map(str::to_owned).collect();
             let lanes = self.take_lanes(&parcel, &names);
@@ -525,7 +522,7 @@ impl MediaThread {
     /// Takes a datagram of the media port, or lays it aside for the thread that it is for. `false` if it is nobody's.
     fn read(&mut self, (source, advertised): (Source, SocketAddr), datagram: &[u8]) -> bool {
         match self.thread_of(source, datagram) {
-            Some(thread) if thread == self.index => {
+            Some(thread) if thread == self.sfu.thread => {
                 let owner = self.sfu.receive(source, advertised, datagram, Now::read());
                 if let Some(owner) = owner {
                     self.belongs((source, advertised), owner);
@@ -554,7 +551,7 @@ impl MediaThread {
         // Most of what is for this thread is known without asking.
         let is_own = || self.sfu.routes.contains_key(&source) && stun_ufrag(datagram).is_none();
         if self.threads.count() == 1 || is_own() {
-            return Some(self.index);
+            return Some(self.sfu.thread);
         }
         self.sfu.shared.addressees.thread_of(source, datagram)
     }
@@ -689,7 +686,7 @@ impl MediaThread {
         }
         for (room, kind) in outputs.launches {
             let thread = self.threads.of(&room);
-            if thread != self.index {
+            if thread != self.sfu.thread {
                 let named = room.clone();
                 let launch = move |sfu: Option<&mut Sfu>, now| {
                     if let Some(sfu) = sfu {

@@ -269,16 +269,12 @@ impl RoomServer {
         let runtimes = inboxes.iter().map(|_| runtime());
         let runtimes: Vec<Runtime> = runtimes.collect::<io::Result<_>>()?;
         // The first one reads the media port.
-        let (sockets, mut door): (OpenSockets, _) = match runtimes.first() {
-            Some(first) => {
-                let _entered = first.enter();
-                (
-                    sockets.open()?.into(),
-                    Some(Door::open(listeners, arrivals, threads.count())?),
-                )
-            }
-            None => return Err(io::ErrorKind::InvalidInput.into()),
+        let (sockets, door): (OpenSockets, _) = {
+            let _entered = runtimes.first().map(Runtime::enter);
+            let door = Door::open(listeners, arrivals, threads.count())?;
+            (sockets.open()?.into(), door)
         };
+        let mut door = Some(door);
         // Ids follow from no other.
         let mut seeds = fastrand::Rng::with_seed(!settings.seed);
         for (index, (inbox, runtime)) in inboxes.into_iter().zip(runtimes).enumerate() {

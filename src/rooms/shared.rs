@@ -1,5 +1,6 @@
 //! What all media threads have in common. Each has the state of its own rooms in an [`Sfu`](super::sfu::Sfu); here is what is counted,
-//! numbered or told for all of them. Locks are held for a look or a count, and never by what sound passes through.
+//! numbered or told for all of them. Locks are held for a look or a count; on the way of sound only
+//! the thread that reads the media port looks, for whom a datagram is that is not for its own rooms.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};

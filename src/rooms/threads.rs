@@ -6,10 +6,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use str0m::net::Protocol;
 use tokio::sync::{Notify, mpsc};
 
 use super::ConnectionId;
+use super::addressees::Source;
 use super::server::Command;
 
 /// Joins and API calls that wait for a thread; further callers wait.
@@ -67,18 +67,13 @@ fn insert(connections: &Mutex<BTreeSet<ConnectionId>>, connection: ConnectionId)
 pub(super) struct Bundle {
     bytes: Vec<u8>,
     /// From where and to where each was sent, and how long it is.
-    each: Vec<(Protocol, SocketAddr, SocketAddr, usize)>,
+    each: Vec<(Source, SocketAddr, usize)>,
 }
 
 impl Bundle {
-    pub fn push(
-        &mut self,
-        (source, destination): ((Protocol, SocketAddr), SocketAddr),
-        datagram: &[u8],
-    ) {
+    pub fn push(&mut self, (source, destination): (Source, SocketAddr), datagram: &[u8]) {
         self.bytes.extend_from_slice(datagram);
-        self.each
-            .push((source.0, source.1, destination, datagram.len()));
+        self.each.push((source, destination, datagram.len()));
     }
 
     pub const fn is_empty(&self) -> bool {
@@ -86,15 +81,13 @@ impl Bundle {
     }
 
     /// Each with its source and its destination.
-    pub fn iter(&self) -> impl Iterator<Item = ((Protocol, SocketAddr), SocketAddr, &[u8])> {
+    pub fn iter(&self) -> impl Iterator<Item = (Source, SocketAddr, &[u8])> {
         let mut rest = &self.bytes[..];
-        self.each
-            .iter()
-            .map(move |(protocol, source, destination, length)| {
-                let (datagram, after) = rest.split_at_checked(*length).unwrap_or_default();
-                rest = after;
-                ((*protocol, *source), *destination, datagram)
-            })
+        self.each.iter().map(move |(source, destination, length)| {
+            let (datagram, after) = rest.split_at_checked(*length).unwrap_or_default();
+            rest = after;
+            (*source, *destination, datagram)
+        })
     }
 }
 
@@ -191,9 +184,6 @@ impl Threads {
 
     /// The thread of a room, or the one that it would be on.
     pub fn of(&self, room: &str) -> usize {
-        if self.count() == 1 {
-            return 0;
-        }
         let seats = self.seats();
         let seat = seats.rooms.get(room).copied();
         seat.unwrap_or_else(|| seats.emptiest())
@@ -201,9 +191,6 @@ impl Threads {
 
     /// The thread of a room; if it has none, this one from now on.
     pub fn seat(&self, room: &str, here: usize) -> usize {
-        if self.count() == 1 {
-            return 0;
-        }
         let mut seats = self.seats();
         if let Some(thread) = seats.rooms.get(room) {
             return *thread;
@@ -223,9 +210,6 @@ impl Threads {
 
     /// A room has ended, or did not come to be, on this thread.
     pub fn take_back(&self, room: &str, here: usize) {
-        if self.count() == 1 {
-            return;
-        }
         let mut seats = self.seats();
         if seats.rooms.get(room) == Some(&here) {
             seats.take_back(room);
@@ -253,6 +237,8 @@ impl Threads {
 
 #[cfg(test)]
 mod tests {
+    use str0m::net::Protocol;
+
     use super::*;
 
     #[test]

@@ -586,7 +586,7 @@ async fn rooms_on_two_threads_come_together_and_nobody_notices(kind: Kind) {
     bob.send("hello", true, &[]);
     assert_eq!(&*ann.message().await.payload, b"hello");
 
-    // A third room has the other thread to itself, until it is smaller than one that its own are forwarded to.
+    // A third room, on the other thread, is the smaller one of the next two.
     let fay = in_room("attic", "fay");
     let mut fay = house.enter_as(fay, Duration::from_mins(1)).await;
     assert_eq!(thread_of("attic"), kitchen);
