@@ -53,7 +53,7 @@
 //! | admission | `admission`, `joining`, `moving`, `forwarded`, `session` |
 //! | signalling | `signalling`, `outbound`, `pace`, `turns` |
 //! | negotiation | `offers`, `sdp`, `negotiation`, `publishing`, `subscribing` |
-//! | transport | `peer`, `paths`, `srtp`, `ssrcs`, `sockets`, `tcp`, `turn`, `media_thread` |
+//! | transport | `peer`, `paths`, `srtp`, `srtp_sending`, `fast_path`, `ssrcs`, `sockets`, `tcp`, `turn`, `media_thread` |
 //! | threads | `threads`, `addressees`, `relocating`, `shared` |
 //! | forwarding | `media`, `rtp_rewriting`, `speakers` |
 //! | video | `layers`, `video_payload`, `forwarding`, `allocation`, `adapting` |
@@ -105,6 +105,7 @@ pub mod codecs;
 mod data;
 pub mod dispatch;
 mod events;
+mod fast_path;
 mod forwarded;
 mod forwarding;
 #[cfg(any(test, feature = "testing"))]
@@ -138,6 +139,7 @@ mod signalling;
 mod sockets;
 mod speakers;
 mod srtp;
+mod srtp_sending;
 mod ssrcs;
 mod subscribing;
 pub mod tcp;

@@ -21,7 +21,7 @@ use super::forwarding::Tagged;
 use super::layers::LayerId;
 use super::negotiation::TrackSid;
 use super::participant::{Link, Participant, Publication, Side};
-use super::peer::ForwardedPacket;
+use super::peer::{Forwarded, ForwardedPacket};
 use super::sdp::{self, SectionKind};
 use super::sfu::Sfu;
 use super::video_payload::{DependencyDescriptor, VideoPart};
@@ -159,10 +159,15 @@ impl Sfu {
             let Some(mid) = down.slots.carrying(track).map(|slot| slot.mid.clone()) else {
                 continue;
             };
-            if down.forward(&mid, packet, now.instant) {
-                self.counters.forwarded_packets += 1;
-                touched.push((*member, side));
+            match down.forward(&mid, packet, now.instant) {
+                Forwarded::Not => continue,
+                Forwarded::Queued => touched.push((*member, side)),
+                Forwarded::Sent(transmit) => {
+                    self.counters.fast_packets += 1;
+                    self.outputs.datagrams.push(transmit);
+                }
             }
+            self.counters.forwarded_packets += 1;
         }
         for (member, side) in touched {
             self.touch(member, side);

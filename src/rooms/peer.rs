@@ -16,12 +16,14 @@ use str0m::channel::ChannelId;
 use str0m::config::DtlsCert;
 use str0m::format::{Codec, PayloadParams};
 use str0m::media::{Direction, KeyframeRequestKind, MediaKind, Mid, Pt, Rid};
+use str0m::net::Transmit;
 use str0m::rtp::{
     Extension, ExtensionValues, RtpPacket, RtpWrite, Ssrc, VideoOrientation, Vp8Patch,
 };
 use str0m::{Event, IceConnectionState, Input, Output, RtcConfig, RtcError};
 
 use super::addressees::Names;
+use super::fast_path::{FastPath, Lane, Sound};
 use super::offers::{DescriptionError, PayloadTypes, Reduced};
 
 use vivavoce_seams::rooms::link::{Packet, Payload, Samples};
@@ -209,6 +211,18 @@ pub struct Peer {
     pub paths: Paths,
     /// By which the client asks for it.
     pub names: Names,
+    fast_path: FastPath,
+}
+
+/// What became of a packet that is forwarded.
+#[derive(Debug)]
+pub enum Forwarded {
+    /// It is not forwarded.
+    Not,
+    /// It comes out of [`Peer::poll`].
+    Queued,
+    /// It is to be sent.
+    Sent(Transmit),
 }
 
 #[derive(Default)]
@@ -223,6 +237,8 @@ struct Outgoing {
     selector: Selector,
     last: Option<Instant>,
     payload_types: Option<(Option<Pt>, Pt)>,
+    /// Of sound.
+    lane: Option<Lane>,
 }
 
 impl std::fmt::Debug for Peer {
@@ -279,6 +295,7 @@ impl Peer {
             has_sought: false,
             paths: Paths::default(),
             names,
+            fast_path: FastPath::default(),
         }
     }
 
@@ -310,6 +327,7 @@ impl Peer {
             Ok::<_, RtcError>(answer.to_sdp_string())
         })?;
         let answer = answer.map_err(description)?;
+        self.leave_fast_path();
         let answer = sdp::in_order_of(text, &answer, |mid| preferred.get(mid).copied());
         Ok(self.told(&answer))
     }
@@ -387,9 +405,18 @@ impl Peer {
         let Some(pending) = self.pending_offer.take() else {
             return Ok(());
         };
+        self.leave_fast_path();
         self.rtc
             .guarded(|rtc| rtc.sdp_api().accept_answer(pending, answer))?
             .map_err(description)
+    }
+
+    /// What is known of ways and streams may be different now.
+    fn leave_fast_path(&mut self) {
+        self.fast_path.leave();
+        for outgoing in self.outgoing.values_mut() {
+            outgoing.lane = None;
+        }
     }
 
     fn named(&self, text: &str) -> String {
@@ -446,6 +473,9 @@ impl Peer {
             Judged::Known => None,
             Judged::Unknown(ssrc) => Some(ssrc),
         };
+        if is_stun(datagram) {
+            self.fast_path.leave();
+        }
         let before = srtp::authentic_packets();
         self.rtc.handle(input);
         if let Some(ssrc) = ssrc {
@@ -478,6 +508,7 @@ impl Peer {
 
     /// Closes the connection; [`Self::poll`] returns what is left to send.
     pub fn close(&mut self) {
+        self.fast_path.close();
         self.rtc.close();
     }
 
@@ -489,7 +520,13 @@ impl Peer {
         }
         let mut told_again = false;
         loop {
-            match self.rtc.poll(now) {
+            let output = self.rtc.poll(now);
+            if !self.fast_path.has_keys()
+                && let Some(keys) = srtp::take_agreed()
+            {
+                self.fast_path.take_keys(keys);
+            }
+            match output {
                 // What waits behind a packet need not wait for another poll. The same time again, as str0m takes none that is
                 // before what it was told last.
                 Output::Timeout(at) if at <= now + AT_ONCE && !told_again => {
@@ -498,6 +535,7 @@ impl Peer {
                 }
                 Output::Timeout(at) => return Polled::Wait(at),
                 Output::Transmit(mut transmit) => {
+                    self.fast_path.follow(&transmit);
                     self.paths.direct(&mut transmit, now);
                     return Polled::Transmit(transmit);
                 }
@@ -689,9 +727,9 @@ impl Peer {
     }
 
     /// Forwards a packet in a slot, if it is of the layer that the slot carries.
-    pub fn forward(&mut self, mid: &str, packet: &ForwardedPacket<'_>, now: Instant) -> bool {
+    pub fn forward(&mut self, mid: &str, packet: &ForwardedPacket<'_>, now: Instant) -> Forwarded {
         let Some(payload) = packet.payload else {
-            return false;
+            return Forwarded::Not;
         };
         let mid: Mid = mid.into();
         let outgoing = self.outgoing.entry(mid).or_default();
@@ -700,13 +738,13 @@ impl Peer {
         if let Some(video) = &packet.video {
             let vp8 = video.part.vp8.as_ref();
             match outgoing.selector.judge(video) {
-                Verdict::Drop => return false,
+                Verdict::Drop => return Forwarded::Not,
                 Verdict::Skip => {
                     outgoing.rebase.skip(packet.ssrc, packet.sequence);
                     if let Some(said) = vp8 {
                         outgoing.pictures.skip(packet.ssrc, payload, said);
                     }
-                    return false;
+                    return Forwarded::Not;
                 }
                 Verdict::Forward { anew, last: ends } => {
                     last |= ends;
@@ -717,8 +755,7 @@ impl Peer {
                 }
             }
         }
-        self.send(mid, packet, payload, last, now);
-        true
+        self.send(mid, packet, payload, last, now)
     }
 
     /// Sends a packet of silence in each slot whose track has not begun, as often as [`MOST_SILENCE`] says; whether there
@@ -756,6 +793,7 @@ impl Peer {
                 video: None,
                 descriptor: None,
             };
+            // Through str0m, as the track has not begun.
             self.send(*mid, &packet, &silence, false, now);
         }
         !waiting.is_empty()
@@ -768,7 +806,7 @@ impl Peer {
         payload: &Arc<[u8]>,
         last: bool,
         now: Instant,
-    ) {
+    ) -> Forwarded {
         let outgoing = self.outgoing.entry(mid).or_default();
         let format = packet.format;
         let clock = format.map_or(OPUS_CLOCK_HZ, |format| format.spec().clock_rate.get());
@@ -779,7 +817,9 @@ impl Peer {
         let numbers = outgoing
             .rebase
             .numbers(packet.ssrc, packet.sequence, packet.time, elapsed);
-        let Some(numbers) = numbers else { return };
+        let Some(numbers) = numbers else {
+            return Forwarded::Not;
+        };
         outgoing.last = Some(now);
         let vp8 = packet.video.as_ref().and_then(|video| video.part.vp8);
         let patch = vp8.and_then(|said| outgoing.pictures.patch(packet.ssrc, payload, &said));
@@ -792,20 +832,42 @@ impl Peer {
                     None => known.find(|params| params.spec().codec == Codec::Opus),
                 };
                 let Some(to) = matched.map(PayloadParams::pt) else {
-                    return;
+                    return Forwarded::Not;
                 };
                 outgoing.payload_types = Some((format.map(PayloadParams::pt), to));
                 to
             }
         };
-        let outgoing = Written {
+        let video = format.is_some_and(|format| format.spec().codec.is_video());
+        let marker = last || (!video && numbers.first);
+        // The estimator of bandwidth knows of what str0m sends, and so does whoever asks when a source began.
+        let is_plain = !video && !numbers.first && outgoing.begun && self.bitrates.1 == 0;
+        if let Some(lane) = outgoing.lane.as_mut().filter(|_| is_plain) {
+            let sound = Sound {
+                pt,
+                marker,
+                sequence: numbers.sequence,
+                time: numbers.time,
+                level: packet
+                    .audio_level
+                    .map(|level| (level, packet.voice_activity == Some(true))),
+                payload,
+            };
+            if let Some(mut transmit) = self.fast_path.send(lane, mid, &sound, now) {
+                self.paths.direct(&mut transmit, now);
+                return Forwarded::Sent(transmit);
+            }
+        }
+        let written = Written {
             pt,
             payload,
             numbers,
-            last,
+            marker,
+            video,
             patch,
         };
-        self.write(mid, &outgoing, packet, now);
+        self.write(mid, &written, packet, now);
+        Forwarded::Queued
     }
 
     fn write(
@@ -819,12 +881,10 @@ impl Peer {
             pt,
             payload,
             numbers,
-            last,
+            marker,
+            video,
             patch,
         } = *written;
-        let video = packet
-            .format
-            .is_some_and(|format| format.spec().codec.is_video());
         let mut extensions = ExtensionValues {
             audio_level: packet.audio_level,
             voice_activity: packet.voice_activity,
@@ -834,11 +894,14 @@ impl Peer {
         if let Some(descriptor) = &packet.descriptor {
             extensions.user_values.set_arc(Arc::clone(descriptor));
         }
-        let marker = last || (!video && numbers.first);
         // A keyframe waits for its turn behind what the path carries, which nobody knows of a client that does not say what
         // arrives.
         let paced = self.estimate.is_some();
-        let _ = self.rtc.guarded(|rtc| {
+        let lane = self
+            .outgoing
+            .get(&mid)
+            .and_then(|outgoing| outgoing.lane.as_ref());
+        let lane = self.rtc.guarded(|rtc| {
             if let Some(stream) = rtc.direct_api().stream_tx_by_mid(mid, None) {
                 let sent = RtpWrite::new(
                     pt,
@@ -858,7 +921,13 @@ impl Peer {
                 }
                 stream.write_rtp(sent);
             }
+            (!video).then(|| Lane::of(rtc, mid, lane, now))?
         });
+        if let Some(outgoing) = self.outgoing.get_mut(&mid) {
+            outgoing.lane = lane.ok().flatten();
+        }
+        // What follows must not overtake it.
+        self.fast_path.leave();
         // Nothing leaves str0m before it is told the time.
         self.due = now;
     }
@@ -889,9 +958,14 @@ struct Written<'a> {
     pt: Pt,
     payload: &'a Arc<[u8]>,
     numbers: Numbers,
-    /// Whether it ends its picture.
-    last: bool,
+    marker: bool,
+    video: bool,
     patch: Option<Vp8Patch>,
+}
+
+/// By the first byte (RFC 7983).
+fn is_stun(datagram: &[u8]) -> bool {
+    datagram.first().is_some_and(|first| *first <= 3)
 }
 
 fn description(error: impl std::fmt::Display) -> PeerError {

@@ -63,6 +63,8 @@ pub struct Counters {
     pub stray_datagrams: u64,
     /// Media packets forwarded.
     pub forwarded_packets: u64,
+    /// Those of them that went past str0m.
+    pub fast_packets: u64,
     /// Data messages forwarded.
     pub forwarded_messages: u64,
     /// Receivers that had to reconnect because they were too far behind.
@@ -81,6 +83,7 @@ impl Counters {
         Self {
             stray_datagrams: self.stray_datagrams + other.stray_datagrams,
             forwarded_packets: self.forwarded_packets + other.forwarded_packets,
+            fast_packets: self.fast_packets + other.fast_packets,
             forwarded_messages: self.forwarded_messages + other.forwarded_messages,
             slow_receivers: self.slow_receivers + other.slow_receivers,
             broken_connections: self.broken_connections + other.broken_connections,

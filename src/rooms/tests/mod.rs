@@ -25,6 +25,7 @@ pub const BROWSER_UNPUBLISH: &str = include_str!("../testdata/offers/browser-unp
 
 mod crowd;
 mod data;
+mod fast_path;
 mod forwarded;
 mod fuzz;
 mod held;

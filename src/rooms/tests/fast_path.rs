@@ -1,0 +1,122 @@
+//! Sound that goes past str0m: all of it arrives as if it had not.
+
+use std::time::Duration;
+
+use str0m_netem::NetemConfig;
+
+use super::stage::Stage;
+
+/// What was forwarded, and what of it past str0m.
+fn counted(stage: &Stage) -> (u64, u64) {
+    let counters = stage.bench.sfu.counters();
+    (counters.forwarded_packets, counters.fast_packets)
+}
+
+/// Two who have joined, and the track of the first.
+fn two(stage: &mut Stage) -> (usize, usize, str0m::media::Mid) {
+    let (speaker, listener) = (stage.join("a"), stage.join("b"));
+    stage.run(Duration::from_secs(1), &[]);
+    let mid = stage.publish(speaker, "cid");
+    stage.run(Duration::from_secs(1), &[]);
+    (speaker, listener, mid)
+}
+
+#[test]
+fn of_a_second_of_sound_two_packets_go_through_str0m_and_nothing_is_lost_or_changed() {
+    let mut stage = Stage::new(NetemConfig::new());
+    let (speaker, listener, mid) = two(&mut stage);
+    stage.run(Duration::from_secs(20), &[(speaker, mid)]);
+    let (forwarded, fast) = counted(&stage);
+    // One each second, and one after each request of ICE.
+    assert!(fast * 100 >= forwarded * 95, "{fast} of {forwarded}");
+    let heard = stage.clients[listener].heard_of(speaker);
+    assert!(heard.len() >= 998, "{}", heard.len());
+    assert_eq!(heard, (1..=heard.len() as u64).collect::<Vec<_>>());
+    let packets: Vec<_> = stage.clients[listener].heard.iter().collect();
+    let numbers: Vec<u64> = packets.iter().map(|(_, packet)| *packet.seq_no).collect();
+    assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1));
+    for (section, packet) in packets {
+        assert_eq!(*section, packets_section(&stage, listener));
+        if packet.payload.starts_with(b"0 says") {
+            let said = &packet.header.ext_vals;
+            assert_eq!(
+                (said.audio_level, said.voice_activity),
+                (Some(-10), Some(true))
+            );
+        }
+    }
+}
+
+/// The section in which somebody hears the only track.
+fn packets_section(stage: &Stage, listener: usize) -> str0m::media::Mid {
+    stage.clients[listener].heard[0].0
+}
+
+#[test]
+fn sender_reports_tell_the_time_of_sound_that_went_past() {
+    let mut stage = Stage::new(NetemConfig::new());
+    let (speaker, listener, mid) = two(&mut stage);
+    stage.run(Duration::from_secs(30), &[(speaker, mid)]);
+    let heard = &stage.clients[listener].heard;
+    let mut reported = Vec::new();
+    for (_, packet) in heard {
+        let Some(report) = packet.last_sender_info else {
+            continue;
+        };
+        if reported.last() == Some(&report.ntp_time) {
+            continue;
+        }
+        reported.push(report.ntp_time);
+        // The packet that came next after the report has about the time that the report says.
+        let ahead = packet
+            .header
+            .timestamp
+            .wrapping_sub(report.rtp_time.numer() as u32) as i32;
+        assert!(
+            ahead.abs() <= 2 * 960,
+            "{ahead} after {} reports",
+            reported.len()
+        );
+    }
+    assert!(reported.len() >= 5, "{}", reported.len());
+}
+
+#[test]
+fn after_a_restart_of_ice_nothing_goes_where_somebody_was() {
+    let mut stage = Stage::new(NetemConfig::new());
+    let (speaker, listener, mid) = two(&mut stage);
+    stage.run(Duration::from_secs(2), &[(speaker, mid)]);
+    stage.cut(listener);
+    stage.resume(listener, vec![]);
+    stage.run(Duration::from_secs(5), &[(speaker, mid)]);
+    let heard = stage.clients[listener].heard_of(speaker);
+    assert!(heard.len() >= 345, "{}", heard.len());
+    assert_eq!(heard, (1..=heard.len() as u64).collect::<Vec<_>>());
+    let (forwarded, fast) = counted(&stage);
+    assert!(fast * 100 >= forwarded * 90, "{fast} of {forwarded}");
+}
+
+#[test]
+fn a_section_that_carries_another_track_is_another_stream() {
+    let mut stage = Stage::new(NetemConfig::new());
+    let (speaker, listener, mid) = two(&mut stage);
+    for round in 0..3 {
+        stage.run(Duration::from_secs(2), &[(speaker, mid)]);
+        stage.unpublish(speaker, mid);
+        stage.run(Duration::from_secs(1), &[]);
+        let next = stage.publish(speaker, &format!("cid {round}"));
+        stage.run(Duration::from_secs(1), &[]);
+        let before = stage.clients[listener].heard_of(speaker).len();
+        stage.run(Duration::from_secs(2), &[(speaker, next)]);
+        let heard = stage.clients[listener].heard_of(speaker);
+        assert!(heard.len() >= before + 98, "{before}, {}", heard.len());
+        stage.unpublish(speaker, next);
+        stage.run(Duration::from_secs(1), &[]);
+        let again = stage.publish(speaker, &format!("again {round}"));
+        stage.run(Duration::from_secs(1), &[]);
+        stage.unpublish(speaker, again);
+        stage.run(Duration::from_secs(1), &[]);
+    }
+    let (forwarded, fast) = counted(&stage);
+    assert!(fast * 100 >= forwarded * 80, "{fast} of {forwarded}");
+}
