@@ -4,7 +4,7 @@
 //! encryption: str0m asks each part of a connection what it has to do, and paces. Sound needs no pace, and is never sent again.
 //! It is written here, protected with str0m's keys (`srtp_sending`), and goes where str0m's last packet went.
 //!
-//! str0m has a packet of each stream every second ([`REFRESHED`]): its sender reports extrapolate the time of that (RFC 3550
+//! str0m has a packet of each stream every few seconds ([`REFRESHED`]): its sender reports extrapolate the time of that (RFC 3550
 //! section 6.4.1), and where it goes is where ICE wants it. Whatever could change a way or a stream makes the next packet go
 //! through str0m, too: a request of ICE, a description, another source. While there is video, all sound goes through str0m, whose
 //! estimator counts what is sent.
@@ -22,7 +22,7 @@ use str0m::rtp::Extension;
 use super::srtp_sending::Protection;
 
 /// For how long str0m need not have a packet of a stream.
-const REFRESHED: Duration = Duration::from_secs(1);
+const REFRESHED: Duration = Duration::from_secs(4);
 /// Packets that tell the receiver which section a new stream belongs to (RFC 8843 section 9.2), one second of sound: it may have
 /// no other way to know, and any of them may be lost.
 const INTRODUCING: u8 = 50;

@@ -156,10 +156,7 @@ impl Sfu {
             let Some(down) = subscriber.link.down_mut() else {
                 continue;
             };
-            let Some(mid) = down.slots.carrying(track).map(|slot| slot.mid.clone()) else {
-                continue;
-            };
-            match down.forward(&mid, packet, now.instant) {
+            match down.forward(track, packet, now.instant) {
                 Forwarded::Not => continue,
                 Forwarded::Queued => touched.push((*member, side)),
                 Forwarded::Sent(transmit) => {

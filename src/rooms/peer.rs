@@ -50,6 +50,8 @@ const MOST_CHANNELS: usize = 16;
 const AT_ONCE: Duration = Duration::from_micros(10);
 /// Until it has said when it wants to be told the time.
 const LONGEST_REST: Duration = Duration::from_mins(1);
+/// For how long what need not be on time may be put off.
+const IDLE_REST: Duration = Duration::from_millis(100);
 /// The interval of loss measurements for connection quality.
 const STATS_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -533,7 +535,7 @@ impl Peer {
                     told_again = true;
                     self.rtc.handle(Input::Timeout(now));
                 }
-                Output::Timeout(at) => return Polled::Wait(at),
+                Output::Timeout(at) => return Polled::Wait(self.rest_until(at, now)),
                 Output::Transmit(mut transmit) => {
                     self.fast_path.follow(&transmit);
                     self.paths.direct(&mut transmit, now);
@@ -546,6 +548,14 @@ impl Peer {
                 }
             }
         }
+    }
+
+    /// When it is told the time, which it wants to be told then. Its pacer and estimator want that 25 times a second, though there
+    /// be nothing to pace or to estimate.
+    fn rest_until(&self, at: Instant, now: Instant) -> Instant {
+        let only_sends_sound = self.bitrates.1 == 0 && self.heard.is_empty();
+        let is_idle = only_sends_sound && self.rtc.waits_for_bandwidth();
+        if is_idle { at.max(now + IDLE_REST) } else { at }
     }
 
     fn arrival(&mut self, event: Event) -> Option<Arrival> {
@@ -726,12 +736,17 @@ impl Peer {
         self.outgoing.get(&Mid::from(mid))?.selector.current()
     }
 
-    /// Forwards a packet in a slot, if it is of the layer that the slot carries.
-    pub fn forward(&mut self, mid: &str, packet: &ForwardedPacket<'_>, now: Instant) -> Forwarded {
-        let Some(payload) = packet.payload else {
+    /// Forwards a packet of a track in the slot that carries it, if it is of the layer that is aimed at.
+    pub fn forward(
+        &mut self,
+        track: &str,
+        packet: &ForwardedPacket<'_>,
+        now: Instant,
+    ) -> Forwarded {
+        let Some((payload, slot)) = packet.payload.zip(self.slots.carrying(track)) else {
             return Forwarded::Not;
         };
-        let mid: Mid = mid.into();
+        let mid = Mid::from(slot.mid.as_str());
         let outgoing = self.outgoing.entry(mid).or_default();
         outgoing.begun = true;
         let mut last = packet.marker;

@@ -11,7 +11,7 @@ use str0m::change::SdpApi;
 use str0m::channel::{ChannelConfig, ChannelId, Reliability};
 use str0m::format::CodecConfig;
 use str0m::net::{TcpType, Transmit};
-use str0m::{Candidate, Event, Input, Output, Rtc, RtcConfig};
+use str0m::{Candidate, Event, Input, Output, PacerReason, Reason, Rtc, RtcConfig};
 
 use super::room::Way;
 
@@ -130,6 +130,17 @@ impl Connection {
     /// Whether ICE and DTLS are up.
     pub fn is_connected(&self) -> bool {
         !self.broken && self.rtc.is_connected()
+    }
+
+    /// Whether it was last asked to be told the time for its pacer or its estimator of bandwidth, with no packet to send.
+    pub fn waits_for_bandwidth(&self) -> bool {
+        matches!(
+            self.rtc.last_timeout_reason(),
+            Reason::Pacer(PacerReason::Handle)
+                | Reason::BweDelayControl
+                | Reason::BweProbeControl
+                | Reason::BweProbeEstimator
+        )
     }
 
     /// Whether it was given up because of a fault inside.

@@ -91,7 +91,14 @@ impl Scene {
             ("track_unsubscribed", json!({})),
         ] {
             for client in [&self.subject, &self.witness] {
-                assert_eq!(client.count(event, &fields), 0, "{}", client.identity);
+                let count = client.count(event, &fields);
+                assert_eq!(
+                    count,
+                    0,
+                    "{event} to {}: {:?}",
+                    client.identity,
+                    client.told()
+                );
             }
         }
         assert_eq!(self.subject.count("track_subscribed", &json!({})), 1);

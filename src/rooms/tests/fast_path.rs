@@ -22,21 +22,22 @@ fn two(stage: &mut Stage) -> (usize, usize, str0m::media::Mid) {
 }
 
 #[test]
-fn of_a_second_of_sound_two_packets_go_through_str0m_and_nothing_is_lost_or_changed() {
+fn most_of_it_goes_past_str0m_and_nothing_is_lost_or_changed() {
     let mut stage = Stage::new(NetemConfig::new());
     let (speaker, listener, mid) = two(&mut stage);
     stage.run(Duration::from_secs(20), &[(speaker, mid)]);
     let (forwarded, fast) = counted(&stage);
-    // One each second, and one after each request of ICE.
-    assert!(fast * 100 >= forwarded * 95, "{fast} of {forwarded}");
+    // One every four seconds, and one after each request of ICE.
+    assert!(fast * 100 >= forwarded * 97, "{fast} of {forwarded}");
     let heard = stage.clients[listener].heard_of(speaker);
     assert!(heard.len() >= 998, "{}", heard.len());
     assert_eq!(heard, (1..=heard.len() as u64).collect::<Vec<_>>());
     let packets: Vec<_> = stage.clients[listener].heard.iter().collect();
     let numbers: Vec<u64> = packets.iter().map(|(_, packet)| *packet.seq_no).collect();
     assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1));
-    for (section, packet) in packets {
-        assert_eq!(*section, packets_section(&stage, listener));
+    let section = packets[0].0;
+    for (in_section, packet) in packets {
+        assert_eq!(*in_section, section);
         if packet.payload.starts_with(b"0 says") {
             let said = &packet.header.ext_vals;
             assert_eq!(
@@ -45,11 +46,6 @@ fn of_a_second_of_sound_two_packets_go_through_str0m_and_nothing_is_lost_or_chan
             );
         }
     }
-}
-
-/// The section in which somebody hears the only track.
-fn packets_section(stage: &Stage, listener: usize) -> str0m::media::Mid {
-    stage.clients[listener].heard[0].0
 }
 
 #[test]
@@ -99,24 +95,21 @@ fn after_a_restart_of_ice_nothing_goes_where_somebody_was() {
 #[test]
 fn a_section_that_carries_another_track_is_another_stream() {
     let mut stage = Stage::new(NetemConfig::new());
-    let (speaker, listener, mid) = two(&mut stage);
+    let (speaker, listener, mut mid) = two(&mut stage);
+    let mut sources = std::collections::BTreeSet::new();
     for round in 0..3 {
+        let before = stage.clients[listener].heard_of(speaker).len();
         stage.run(Duration::from_secs(2), &[(speaker, mid)]);
+        let client = &stage.clients[listener];
+        let heard = client.heard_of(speaker).len();
+        assert!(heard >= before + 98, "{before}, {heard} in round {round}");
+        sources.extend(client.heard.iter().map(|(_, packet)| *packet.header.ssrc));
+        assert_eq!(sources.len(), round + 1);
         stage.unpublish(speaker, mid);
         stage.run(Duration::from_secs(1), &[]);
-        let next = stage.publish(speaker, &format!("cid {round}"));
-        stage.run(Duration::from_secs(1), &[]);
-        let before = stage.clients[listener].heard_of(speaker).len();
-        stage.run(Duration::from_secs(2), &[(speaker, next)]);
-        let heard = stage.clients[listener].heard_of(speaker);
-        assert!(heard.len() >= before + 98, "{before}, {}", heard.len());
-        stage.unpublish(speaker, next);
-        stage.run(Duration::from_secs(1), &[]);
-        let again = stage.publish(speaker, &format!("again {round}"));
-        stage.run(Duration::from_secs(1), &[]);
-        stage.unpublish(speaker, again);
+        mid = stage.publish(speaker, &format!("cid {round}"));
         stage.run(Duration::from_secs(1), &[]);
     }
     let (forwarded, fast) = counted(&stage);
-    assert!(fast * 100 >= forwarded * 80, "{fast} of {forwarded}");
+    assert!(fast * 100 >= forwarded * 90, "{fast} of {forwarded}");
 }
