@@ -133,11 +133,6 @@ impl Lane {
 }
 
 impl FastPath {
-    /// Whether its keys are known.
-    pub const fn has_keys(&self) -> bool {
-        self.protection.is_some()
-    }
-
     /// A handshake has agreed on keys.
     pub fn take_keys(&mut self, protection: Protection) {
         self.protection = Some(protection);

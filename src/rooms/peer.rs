@@ -523,9 +523,8 @@ impl Peer {
         let mut told_again = false;
         loop {
             let output = self.rtc.poll(now);
-            if !self.fast_path.has_keys()
-                && let Some(keys) = srtp::take_agreed()
-            {
+            // At once, whatever comes of it: they are nobody else's.
+            if let Some(keys) = srtp::take_agreed() {
                 self.fast_path.take_keys(keys);
             }
             match output {

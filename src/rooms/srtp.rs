@@ -27,7 +27,7 @@ pub fn authentic_packets() -> u64 {
     AUTHENTIC.get()
 }
 
-/// Takes the keys for sending of the handshake that has ended since the last call on this thread.
+/// Takes the keys for sending of the handshake that has ended since the last call on this thread, if one has.
 pub fn take_agreed() -> Option<Protection> {
     AGREED.take()
 }

@@ -1,10 +1,11 @@
 //! Sound that goes past str0m: all of it arrives as if it had not.
 
+use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use str0m_netem::NetemConfig;
 
-use super::stage::Stage;
+use super::stage::{Stage, bad_network};
 
 /// What was forwarded, and what of it past str0m.
 fn counted(stage: &Stage) -> (u64, u64) {
@@ -14,6 +15,7 @@ fn counted(stage: &Stage) -> (u64, u64) {
 
 /// Two who have joined, and the track of the first.
 fn two(stage: &mut Stage) -> (usize, usize, str0m::media::Mid) {
+    stage.sent_once = Some(HashSet::new());
     let (speaker, listener) = (stage.join("a"), stage.join("b"));
     stage.run(Duration::from_secs(1), &[]);
     let mid = stage.publish(speaker, "cid");
@@ -46,6 +48,22 @@ fn most_of_it_goes_past_str0m_and_nothing_is_lost_or_changed() {
             );
         }
     }
+}
+
+#[test]
+fn a_bad_network_makes_nothing_go_twice() {
+    let mut stage = Stage::new(bad_network());
+    let (speaker, listener) = (stage.join("a"), stage.join("b"));
+    stage.sent_once = Some(HashSet::new());
+    stage.run(Duration::from_secs(5), &[]);
+    let mid = stage.publish(speaker, "cid");
+    stage.run(Duration::from_secs(2), &[]);
+    stage.run(Duration::from_secs(20), &[(speaker, mid)]);
+    let heard = stage.clients[listener].heard_of(speaker).len();
+    // Through two links of 5 % loss.
+    assert!((820..1_000).contains(&heard), "{heard} of 1000");
+    let (forwarded, fast) = counted(&stage);
+    assert!(fast * 100 >= forwarded * 95, "{fast} of {forwarded}");
 }
 
 #[test]
@@ -96,7 +114,7 @@ fn after_a_restart_of_ice_nothing_goes_where_somebody_was() {
 fn a_section_that_carries_another_track_is_another_stream() {
     let mut stage = Stage::new(NetemConfig::new());
     let (speaker, listener, mut mid) = two(&mut stage);
-    let mut sources = std::collections::BTreeSet::new();
+    let mut sources = BTreeSet::new();
     for round in 0..3 {
         let before = stage.clients[listener].heard_of(speaker).len();
         stage.run(Duration::from_secs(2), &[(speaker, mid)]);

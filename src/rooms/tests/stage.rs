@@ -1,7 +1,7 @@
 //! A room with clients that publish and subscribe: str0m peer connections, each behind a simulated network that may lose,
 //! delay and reorder. Everything is in virtual time; used by `media`, `data`, `crowd` and `fuzz`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -57,6 +57,8 @@ pub struct Stage {
     pub unannounced: bool,
     /// Datagrams of clients, while they are recorded.
     pub recorded: Option<Vec<Vec<u8>>>,
+    /// To whom which media packets of which source were sent, for as long as sequence numbers do not begin again.
+    pub sent_once: Option<HashSet<(SocketAddr, [u8; 4], [u8; 2])>>,
 }
 
 impl Stage {
@@ -68,6 +70,7 @@ impl Stage {
             by_address: HashMap::new(),
             unannounced: false,
             recorded: None,
+            sent_once: None,
         }
     }
 
@@ -350,6 +353,13 @@ impl Stage {
         let now = self.bench.now.instant;
         let server = Bench::world_address();
         for sent in std::mem::take(&mut self.bench.datagrams) {
+            if let Some(once) = &mut self.sent_once
+                && let [128..=191, second, a, b, _, _, _, _, c, d, e, f, ..] = sent.contents[..]
+                && !(192..=223).contains(&second)
+            {
+                let is_new = once.insert((sent.destination, [c, d, e, f], [a, b]));
+                assert!(is_new, "an index is used twice, with one key");
+            }
             if let Some(to) = self.by_address.get(&sent.destination) {
                 let packet = netem::Input::Packet(now, sent.contents.to_vec());
                 self.clients[*to].down.handle_input(packet);
