@@ -47,6 +47,9 @@ pub struct Client {
     pub down: Netem<Vec<u8>>,
 }
 
+/// To whom a media packet was sent, its source and its number.
+type Index = (SocketAddr, [u8; 4], [u8; 2]);
+
 /// A room with clients that publish and subscribe.
 pub struct Stage {
     pub bench: Bench,
@@ -57,8 +60,8 @@ pub struct Stage {
     pub unannounced: bool,
     /// Datagrams of clients, while they are recorded.
     pub recorded: Option<Vec<Vec<u8>>>,
-    /// To whom which media packets of which source were sent, for as long as sequence numbers do not begin again.
-    pub sent_once: Option<HashSet<(SocketAddr, [u8; 4], [u8; 2])>>,
+    /// Which media packets were sent, where none must be sent twice and sequence numbers do not begin again.
+    pub sent_once: Option<HashSet<Index>>,
 }
 
 impl Stage {
