@@ -181,6 +181,7 @@ impl Sfu {
         for room in rooms {
             let films = self.films(*room);
             if films.is_empty() {
+                self.seek_nothing(*room);
                 continue;
             }
             for (track, film) in &films {
@@ -196,6 +197,19 @@ impl Sfu {
         }
         for (track, (publisher, watched)) in audience {
             self.tell_watched(publisher, &track, watched, false, now);
+        }
+    }
+
+    /// Nobody sends video in a room.
+    fn seek_nothing(&mut self, room: RoomKey) {
+        let Some(room) = self.rooms.get(&room) else {
+            return;
+        };
+        for member in &room.members {
+            let subscriber = self.participants.get_mut(member);
+            if let Some(down) = subscriber.and_then(|subscriber| subscriber.link.down_mut()) {
+                down.seek(0, 0, false);
+            }
         }
     }
 
@@ -371,7 +385,9 @@ impl Sfu {
                 needed.push((slot.publisher, TrackSid::clone(&slot.track), layer));
             }
         }
-        if !slots.is_empty() {
+        if slots.is_empty() {
+            down.seek(0, 0, false);
+        } else {
             down.seek(filled, steps.wanted, steps.given == 0);
             let side = subscriber.link.down_side();
             self.touch(key, side);

@@ -1,8 +1,8 @@
 //! The fast path of sound: packets that are forwarded past str0m.
 //!
 //! A packet through str0m costs two rounds of a connection's timers and three of its outputs, several times as much as its
-//! encryption: str0m asks each part of a connection what it has to do, and paces. Sound needs no pace, and is never sent again.
-//! It is written here, protected with str0m's keys (`srtp_sending`), and goes where str0m's last packet went.
+//! encryption: str0m asks each part of a connection what it has to do, and paces. Sound needs no pace. Unless its receiver may ask
+//! for lost packets again, which only str0m can answer, it is written here, protected with str0m's keys (`srtp_sending`), and goes where str0m's last packet went.
 //!
 //! str0m has a packet of each stream every few seconds ([`REFRESHED`]): its sender reports extrapolate the time of that (RFC 3550
 //! section 6.4.1), and where it goes is where ICE wants it. Whatever could change a way or a stream makes the next packet go
@@ -20,12 +20,10 @@ use str0m::net::{Protocol, Transmit};
 use str0m::rtp::Extension;
 
 use super::srtp_sending::Protection;
+use super::ssrcs;
 
 /// For how long str0m need not have a packet of a stream.
 const REFRESHED: Duration = Duration::from_secs(4);
-/// Packets that tell the receiver which section a new stream belongs to (RFC 8843 section 9.2), one second of sound: it may have
-/// no other way to know, and any of them may be lost.
-const INTRODUCING: u8 = 50;
 /// Ids and bytes that an extension has in a header of one byte (RFC 8285 section 4.2).
 const ONE_BYTE_IDS: std::ops::RangeInclusive<u8> = 1..=14;
 const ONE_BYTE_LENGTH: usize = 16;
@@ -53,7 +51,6 @@ pub struct Lane {
     ssrc: u32,
     level: Option<u8>,
     section: Option<u8>,
-    introduced: u8,
     until: Instant,
 }
 
@@ -71,21 +68,23 @@ pub struct Sound<'a> {
 }
 
 impl Lane {
-    /// As str0m has the stream, of which it is given a packet; `None` if it has none, or its receiver wants longer headers than
-    /// are written here.
-    pub fn of(rtc: &mut Rtc, mid: Mid, before: Option<&Self>, now: Instant) -> Option<Self> {
+    /// As str0m has the stream, of which it is given a packet; `None` if it has none, sends lost packets of it again, or its
+    /// receiver wants longer headers than are written here.
+    pub fn of(rtc: &mut Rtc, mid: Mid, pt: Pt, now: Instant) -> Option<Self> {
+        let known = rtc.codec_config().iter().find(|known| known.pt() == pt)?;
+        if known.resend().is_some() {
+            return None;
+        }
         let ssrc = *rtc.direct_api().stream_tx_by_mid(mid, None)?.ssrc();
         let extensions = rtc.media(mid)?.remote_extmap();
         let level = extensions.id_of(Extension::AudioLevel);
         let section = extensions.id_of(Extension::RtpMid);
         let mut ids = level.iter().chain(&section);
         let fits = ids.all(|id| ONE_BYTE_IDS.contains(id)) && mid.len() <= ONE_BYTE_LENGTH;
-        let before = before.filter(|before| before.ssrc == ssrc);
         fits.then_some(Self {
             ssrc,
             level,
             section: section.filter(|_| !mid.is_empty()),
-            introduced: before.map_or(0, |before| before.introduced),
             until: now + REFRESHED,
         })
     }
@@ -96,11 +95,10 @@ impl Lane {
     }
 
     /// The header of a packet (RFC 3550 section 5.1, RFC 8285 section 4.2).
-    fn header(&mut self, mid: &str, sound: &Sound<'_>) -> Vec<u8> {
+    fn header(&self, mid: &str, sound: &Sound<'_>) -> Vec<u8> {
         let mut header = Vec::with_capacity(12 + 4 + 4 + ONE_BYTE_LENGTH);
         let has_level = self.level.zip(sound.level);
-        let section = self.section.filter(|_| self.introduced < INTRODUCING);
-        let is_extended = has_level.is_some() || section.is_some();
+        let is_extended = has_level.is_some() || self.section.is_some();
         header.push(0x80 | u8::from(is_extended) << 4);
         header.push(u8::from(sound.marker) << 7 | *sound.pt);
         header.extend((sound.sequence as u16).to_be_bytes());
@@ -116,8 +114,8 @@ impl Lane {
             header.push(id << 4);
             header.push(u8::from(is_voice) << 7 | level.unsigned_abs() & 0x7f);
         }
-        if let Some(id) = section {
-            self.introduced += 1;
+        // The receiver may know the section of a new stream by nothing else (RFC 8843 section 9.2).
+        if let Some(id) = self.section {
             header.push(id << 4 | (mid.len() - 1) as u8);
             header.extend(mid.as_bytes());
         }
@@ -150,10 +148,7 @@ impl FastPath {
 
     /// str0m has sent something: if that is media, what follows goes there, too.
     pub fn follow(&mut self, transmit: &Transmit) {
-        // RFC 7983, RFC 5761 section 4.
-        let is_media =
-            matches!(*transmit.contents, [128..=191, second, ..] if !(192..=223).contains(&second));
-        if is_media {
+        if ssrcs::of_rtp(&transmit.contents).is_some() {
             self.route = Some(Route {
                 protocol: transmit.proto,
                 source: transmit.source,
@@ -165,7 +160,7 @@ impl FastPath {
     /// A packet as it is sent; `None` if it is for str0m.
     pub fn send(
         &mut self,
-        lane: &mut Lane,
+        lane: &Lane,
         mid: Mid,
         sound: &Sound<'_>,
         now: Instant,

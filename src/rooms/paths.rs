@@ -80,8 +80,7 @@ impl Paths {
             (heard.protocol, heard.client, heard.server)
                 == (transmit.proto, transmit.destination, transmit.source)
         };
-        // STUN begins with 0 to 3 (RFC 7983).
-        if transmit.contents.first().is_none_or(|first| *first <= 3) {
+        if is_stun(&transmit.contents) {
             if transmit.contents.starts_with(&SUCCESS)
                 && let Some(heard) = self.0.iter_mut().find(|heard| is_it(heard))
             {
@@ -107,6 +106,11 @@ impl Paths {
             transmit.source = alive.server;
         }
     }
+}
+
+/// By its first byte (RFC 7983); what is empty is nothing else.
+pub fn is_stun(datagram: &[u8]) -> bool {
+    datagram.first().is_none_or(|first| *first <= 3)
 }
 
 #[cfg(test)]

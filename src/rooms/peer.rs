@@ -32,7 +32,7 @@ use super::codecs::enable_opus;
 use super::forwarding::{Selector, Tagged, Target, Verdict};
 use super::layers::LayerId;
 use super::negotiation::{Slots, Wanted};
-use super::paths::Paths;
+use super::paths::{Paths, is_stun};
 use super::rtp_rewriting::{Numbers, Pictures, Rebase};
 use super::sdp::{self, Edit, SectionKind};
 use super::speakers;
@@ -566,7 +566,10 @@ impl Peer {
             Event::IceConnectionStateChange(
                 IceConnectionState::Connected | IceConnectionState::Completed,
             ) => Some(Arrival::Heard),
-            Event::Closed => Some(Arrival::Closed),
+            Event::Closed => {
+                self.fast_path.close();
+                Some(Arrival::Closed)
+            }
             Event::ChannelOpen(id, label) => self
                 .channel_open(id, &label)
                 .then_some(Arrival::ChannelOpen),
@@ -856,7 +859,7 @@ impl Peer {
         let marker = last || (!video && numbers.first);
         // The estimator of bandwidth knows of what str0m sends, and so does whoever asks when a source began.
         let is_plain = !video && !numbers.first && outgoing.begun && self.bitrates.1 == 0;
-        if let Some(lane) = outgoing.lane.as_mut().filter(|_| is_plain) {
+        if let Some(lane) = outgoing.lane.as_ref().filter(|_| is_plain) {
             let sound = Sound {
                 pt,
                 marker,
@@ -911,10 +914,6 @@ impl Peer {
         // A keyframe waits for its turn behind what the path carries, which nobody knows of a client that does not say what
         // arrives.
         let paced = self.estimate.is_some();
-        let lane = self
-            .outgoing
-            .get(&mid)
-            .and_then(|outgoing| outgoing.lane.as_ref());
         let lane = self.rtc.guarded(|rtc| {
             if let Some(stream) = rtc.direct_api().stream_tx_by_mid(mid, None) {
                 let sent = RtpWrite::new(
@@ -935,7 +934,7 @@ impl Peer {
                 }
                 stream.write_rtp(sent);
             }
-            (!video).then(|| Lane::of(rtc, mid, lane, now))?
+            (!video).then(|| Lane::of(rtc, mid, pt, now))?
         });
         if let Some(outgoing) = self.outgoing.get_mut(&mid) {
             outgoing.lane = lane.ok().flatten();
@@ -975,11 +974,6 @@ struct Written<'a> {
     marker: bool,
     video: bool,
     patch: Option<Vp8Patch>,
-}
-
-/// By the first byte (RFC 7983).
-fn is_stun(datagram: &[u8]) -> bool {
-    datagram.first().is_some_and(|first| *first <= 3)
 }
 
 fn description(error: impl std::fmt::Display) -> PeerError {

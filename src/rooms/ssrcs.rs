@@ -60,7 +60,7 @@ fn hold(ssrcs: &mut HashSet<u32>, ssrc: u32) -> bool {
 }
 
 /// The SSRC of an RTP packet (RFC 7983, without the packet types of RTCP, RFC 5761 section 4).
-fn of_rtp(datagram: &[u8]) -> Option<u32> {
+pub fn of_rtp(datagram: &[u8]) -> Option<u32> {
     let header = datagram.first_chunk::<12>()?;
     let [first, second, .., a, b, c, d] = *header;
     let rtp = (128..192).contains(&first) && !(192..224).contains(&second);

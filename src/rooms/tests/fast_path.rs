@@ -67,6 +67,63 @@ fn a_bad_network_makes_nothing_go_twice() {
 }
 
 #[test]
+fn who_asks_for_lost_sound_gets_it_from_str0m() {
+    let mut stage = Stage::new(bad_network());
+    stage.asks_again = true;
+    let (speaker, listener) = (stage.join("a"), stage.join("b"));
+    stage.run(Duration::from_secs(5), &[]);
+    let mid = stage.publish(speaker, "cid");
+    stage.run(Duration::from_secs(2), &[]);
+    stage.run(Duration::from_secs(20), &[(speaker, mid)]);
+    stage.run(Duration::from_secs(1), &[]);
+    let (forwarded, fast) = counted(&stage);
+    assert_eq!((fast, forwarded > 900), (0, true), "{forwarded}");
+    let mut heard = stage.clients[listener].heard_of(speaker);
+    heard.sort_unstable();
+    heard.dedup();
+    // Without that 5 % of what is forwarded is lost.
+    assert!(
+        heard.len() as u64 * 100 >= forwarded * 98,
+        "{} of {forwarded}",
+        heard.len()
+    );
+}
+
+#[test]
+fn who_has_closed_the_connection_is_sent_nothing_more() {
+    let mut stage = Stage::new(NetemConfig::new());
+    let (speaker, listener, mid) = two(&mut stage);
+    stage.run(Duration::from_secs(2), &[(speaker, mid)]);
+    stage.clients[listener].rtc.close().unwrap();
+    stage.run(Duration::from_millis(100), &[(speaker, mid)]);
+    let (_, before) = counted(&stage);
+    stage.run(Duration::from_secs(2), &[(speaker, mid)]);
+    assert_eq!(counted(&stage).1, before);
+}
+
+#[test]
+fn it_is_closed_while_there_is_video_and_no_longer() {
+    let mut stage = Stage::new(NetemConfig::new());
+    let (speaker, listener, mid) = two(&mut stage);
+    stage.run(Duration::from_secs(2), &[(speaker, mid)]);
+    let (_, fast) = counted(&stage);
+    // As if there had been some, whose publisher has left.
+    for participant in stage.bench.sfu.participants.values_mut() {
+        let down = participant.link.down_mut().unwrap();
+        down.seek(100_000, 1_000_000, false);
+    }
+    stage.run(Duration::from_millis(20), &[(speaker, mid)]);
+    stage.speak(speaker, mid);
+    assert_eq!(counted(&stage).1, fast);
+    stage.run(Duration::from_secs(2), &[(speaker, mid)]);
+    // It is noticed when the room is looked after.
+    let after = counted(&stage);
+    assert!(after.1 - fast >= 75, "{fast}, {after:?}");
+    let heard = stage.clients[listener].heard_of(speaker);
+    assert_eq!(heard, (1..=heard.len() as u64).collect::<Vec<_>>());
+}
+
+#[test]
 fn sender_reports_tell_the_time_of_sound_that_went_past() {
     let mut stage = Stage::new(NetemConfig::new());
     let (speaker, listener, mid) = two(&mut stage);

@@ -17,6 +17,8 @@ use str0m::rtp::{ExtensionValues, RtpPacket, RtpWrite};
 use str0m::{Candidate, Input, Output, Rtc, RtcConfig};
 use str0m_netem::{self as netem, Netem, NetemConfig, Probability, RandomLoss};
 
+use super::super::codecs::enable_opus;
+use super::super::ssrcs::of_rtp;
 use super::super::{ConnectionId, Route};
 use super::Bench;
 
@@ -48,7 +50,7 @@ pub struct Client {
 }
 
 /// To whom a media packet was sent, its source and its number.
-type Index = (SocketAddr, [u8; 4], [u8; 2]);
+type Index = (SocketAddr, u32, [u8; 2]);
 
 /// A room with clients that publish and subscribe.
 pub struct Stage {
@@ -58,6 +60,8 @@ pub struct Stage {
     by_address: HashMap<SocketAddr, usize>,
     /// Whether clients keep their SSRCs to themselves, as browsers do those of simulcast.
     pub unannounced: bool,
+    /// Whether those who join ask for lost sound again, as our own links do.
+    pub asks_again: bool,
     /// Datagrams of clients, while they are recorded.
     pub recorded: Option<Vec<Vec<u8>>>,
     /// Which media packets were sent, where none must be sent twice and sequence numbers do not begin again.
@@ -72,6 +76,7 @@ impl Stage {
             network,
             by_address: HashMap::new(),
             unannounced: false,
+            asks_again: false,
             recorded: None,
             sent_once: None,
         }
@@ -83,12 +88,14 @@ impl Stage {
 
     pub fn join_in(&mut self, room: &str, identity: &str) -> usize {
         let now = self.bench.now.instant;
-        let mut rtc = RtcConfig::new()
-            .set_rtp_mode(true)
-            .clear_codecs()
-            .enable_opus(true, false)
-            .enable_vp8(true)
-            .build(now);
+        let mut config = RtcConfig::new().set_rtp_mode(true).clear_codecs();
+        config = if self.asks_again {
+            enable_opus(config.codec_config());
+            config
+        } else {
+            config.enable_opus(true, false)
+        };
+        let mut rtc = config.enable_vp8(true).build(now);
         let port = 1_024 + self.clients.len() as u16;
         let address = SocketAddr::from(([198, 51, 100, 1], port));
         rtc.add_local_candidate(Candidate::host(address, "udp").unwrap());
@@ -357,10 +364,10 @@ impl Stage {
         let server = Bench::world_address();
         for sent in std::mem::take(&mut self.bench.datagrams) {
             if let Some(once) = &mut self.sent_once
-                && let [128..=191, second, a, b, _, _, _, _, c, d, e, f, ..] = sent.contents[..]
-                && !(192..=223).contains(&second)
+                && let Some(ssrc) = of_rtp(&sent.contents)
             {
-                let is_new = once.insert((sent.destination, [c, d, e, f], [a, b]));
+                let number = [sent.contents[2], sent.contents[3]];
+                let is_new = once.insert((sent.destination, ssrc, number));
                 assert!(is_new, "an index is used twice, with one key");
             }
             if let Some(to) = self.by_address.get(&sent.destination) {
