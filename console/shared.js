@@ -44,6 +44,8 @@ export function replace(list, items, none = "There are none.") {
   if (!items.length) items = [h("li", { class: "faint" }, none)];
   const before = [...list.children];
   if (items.length === before.length && items.every((item, at) => item.outerHTML === before[at].outerHTML)) return;
+  // What is pressed has to be there when it is let go, or it was never clicked.
+  if (list.matches(":active")) return void addEventListener("pointerup", () => setTimeout(replace, 0, list, items, none), { once: true });
   const focused = list.contains(document.activeElement) && document.activeElement.ariaLabel;
   list.replaceChildren(...items);
   if (focused) [...list.querySelectorAll("button, a")].find((one) => one.ariaLabel === focused)?.focus();

@@ -300,6 +300,21 @@ async fn the_console_shows_rooms_mutes_tracks_and_removes_people_when_asked_twic
     page.click("#people .track button").await;
     ann.next("track_unmuted", &json!({})).await;
 
+    // Somebody comes while a button is pressed: it is there until it is let go.
+    let button = page.middle("#people .track button").await;
+    page.mouse("mousePressed", &button).await;
+    let cid = rooms::join(&server, Kind::Python, "kitchen <b>", "cid").await;
+    page.until("$('rooms').textContent.includes('3 in it')")
+        .await;
+    page.mouse("mouseReleased", &button).await;
+    ann.next("track_muted", &json!({})).await;
+    page.until("$('people').textContent.includes('cid')").await;
+    cid.leave().await;
+    page.until(
+        "$('rooms').textContent.includes('2 in it') && !$('people').textContent.includes('cid')",
+    )
+    .await;
+
     // A first click only asks.
     page.click(r#"[aria-label="Remove bob"]"#).await;
     page.until("$('people').textContent.includes('Sure?')")
@@ -977,20 +992,28 @@ impl Page {
 
     /// A click of the mouse in the middle of an element.
     async fn click(&mut self, selector: &str) {
-        let middle = self
-            .evaluate(&format!(
-                "(() => {{
+        let middle = self.middle(selector).await;
+        self.mouse("mousePressed", &middle).await;
+        self.mouse("mouseReleased", &middle).await;
+    }
+
+    /// Presses or releases the button of the mouse.
+    async fn mouse(&mut self, what: &str, at: &Value) {
+        let mouse =
+            json!({"type": what, "x": at[0], "y": at[1], "button": "left", "clickCount": 1});
+        self.call("Input.dispatchMouseEvent", mouse).await;
+    }
+
+    async fn middle(&mut self, selector: &str) -> Value {
+        self.evaluate(&format!(
+            "(() => {{
                     const one = document.querySelector('{selector}');
                     one.scrollIntoView({{ block: 'center' }});
                     const {{ x, y, width, height }} = one.getBoundingClientRect();
                     return [x + width / 2, y + height / 2];
                 }})()"
-            ))
-            .await;
-        for what in ["mousePressed", "mouseReleased"] {
-            let mouse = json!({"type": what, "x": middle[0], "y": middle[1], "button": "left", "clickCount": 1});
-            self.call("Input.dispatchMouseEvent", mouse).await;
-        }
+        ))
+        .await
     }
 
     /// Looks for recordings with these words.
