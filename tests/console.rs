@@ -300,6 +300,9 @@ async fn the_console_shows_rooms_mutes_tracks_and_removes_people_when_asked_twic
     page.click("#people .track button").await;
     ann.next("track_unmuted", &json!({})).await;
 
+    page.until("$('people').querySelector('.track button').textContent === 'Mute'")
+        .await;
+
     // Somebody comes while a button is pressed: it is there until it is let go.
     let button = page.middle("#people .track button").await;
     page.mouse("mousePressed", &button).await;
