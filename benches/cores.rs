@@ -81,7 +81,7 @@ async fn register(
     number: u64,
 ) -> Registration {
     let registered = registry.send(Register {
-        stream_id: StreamId::parse(&format!("session {number}")).unwrap(),
+        stream_id: StreamId::parse(&format!("session-{number}")).unwrap(),
         access: Access::anonymous(),
         session: session.clone().recipient(),
         socket: None,
