@@ -309,6 +309,15 @@ async fn the_console_shows_rooms_mutes_tracks_and_removes_people_when_asked_twic
     let cid = rooms::join(&server, Kind::Python, "kitchen <b>", "cid").await;
     page.until("$('rooms').textContent.includes('3 in it')")
         .await;
+    // Each look ends with the agent workers.
+    page.evaluate(
+        "new Promise((done) => {
+            const looks = () => performance.getEntriesByType('resource').filter(({ name }) => name.endsWith('/sessions')).length;
+            const before = looks();
+            const timer = setInterval(() => { if (looks() > before + 1) { clearInterval(timer); done(0); } }, 50);
+        })",
+    )
+    .await;
     page.mouse("mouseReleased", &button).await;
     ann.next("track_muted", &json!({})).await;
     page.until("$('people').textContent.includes('cid')").await;
