@@ -2,7 +2,8 @@
 //!
 //! A packet through str0m costs two rounds of a connection's timers and three of its outputs, several times as much as its
 //! encryption: str0m asks each part of a connection what it has to do, and paces. Sound needs no pace. Unless its receiver may ask
-//! for lost packets again, which only str0m can answer, it is written here, protected with str0m's keys (`srtp_sending`), and goes where str0m's last packet went.
+//! for lost packets again, which only str0m can answer, it is written here, protected with str0m's keys (`srtp_sending`), and goes
+//! where str0m's last packet went.
 //!
 //! str0m has a packet of each stream every few seconds ([`REFRESHED`]): its sender reports extrapolate the time of that (RFC 3550
 //! section 6.4.1), and where it goes is where ICE wants it. Whatever could change a way or a stream makes the next packet go
@@ -49,8 +50,10 @@ pub struct FastPath {
 #[derive(Debug)]
 pub struct Lane {
     ssrc: u32,
+    /// Ids of the header extensions that its receiver knows.
     level: Option<u8>,
     section: Option<u8>,
+    /// When str0m is to have a packet again.
     until: Instant,
 }
 
@@ -87,11 +90,6 @@ impl Lane {
             section: section.filter(|_| !mid.is_empty()),
             until: now + REFRESHED,
         })
-    }
-
-    /// Whether str0m is to have the next packet.
-    pub fn is_over(&self, now: Instant) -> bool {
-        self.until <= now
     }
 
     /// The header of a packet (RFC 3550 section 5.1, RFC 8285 section 4.2).
@@ -165,7 +163,7 @@ impl FastPath {
         sound: &Sound<'_>,
         now: Instant,
     ) -> Option<Transmit> {
-        let route = self.route.filter(|_| !lane.is_over(now))?;
+        let route = self.route.filter(|_| now < lane.until)?;
         let protection = self.protection.as_mut()?;
         let header = lane.header(&mid, sound);
         let packet = protection.protect(&header, sound.payload, lane.ssrc, sound.sequence)?;

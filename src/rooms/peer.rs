@@ -239,7 +239,7 @@ struct Outgoing {
     selector: Selector,
     last: Option<Instant>,
     payload_types: Option<(Option<Pt>, Pt)>,
-    /// Of sound.
+    /// Of sound, once str0m has had a packet of it.
     lane: Option<Lane>,
 }
 
@@ -857,7 +857,7 @@ impl Peer {
         };
         let video = format.is_some_and(|format| format.spec().codec.is_video());
         let marker = last || (!video && numbers.first);
-        // The estimator of bandwidth knows of what str0m sends, and so does whoever asks when a source began.
+        // With video, the estimator of bandwidth has to know of all that is sent; and sender reports count from where a source began.
         let is_plain = !video && !numbers.first && outgoing.begun && self.bitrates.1 == 0;
         if let Some(lane) = outgoing.lane.as_ref().filter(|_| is_plain) {
             let sound = Sound {
