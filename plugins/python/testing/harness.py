@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import unittest
 import wave
 from pathlib import Path
 
@@ -16,6 +17,16 @@ from aiohttp import web
 PATIENCE = 60
 SENTENCE = "Please call me back on Monday morning."
 STORY = "There is a letter for you on the kitchen table. " * 40
+
+
+class Case(unittest.IsolatedAsyncioTestCase):
+    """Tests in a loop as users run theirs. unittest has asyncio's debug mode, in which each future and each task keeps the stack
+    that it was made in: with a framework that makes them for every 20 ms, a busy machine has no time left for the sound."""
+
+    async def asyncSetUp(self):
+        asyncio.get_running_loop().set_debug(False)
+        self.http = http_session()
+        self.addAsyncCleanup(self.http.close)
 
 
 def server_url():

@@ -12,18 +12,17 @@ from unittest import mock
 from livekit.agents import JobExecutorType
 
 from conversation import converse
-from harness import ChatServer, http_session, program_of, server_url
+from harness import Case, ChatServer, program_of, server_url
 from room import Person
 
 README = Path(__file__).parent.parent / "README.md"
 
 
-class Agent(unittest.IsolatedAsyncioTestCase):
+class Agent(Case):
     async def asyncSetUp(self):
         for name in ("LIVEKIT_API_KEY", "LIVEKIT_API_SECRET"):
             assert os.environ.get(name), f"{name} has to be the server's {name.replace('LIVEKIT', 'RTC')}"
-        self.http = http_session()
-        self.addAsyncCleanup(self.http.close)
+        await super().asyncSetUp()
         self.chat = await self.enterAsyncContext(ChatServer())
         settings = {
             "LIVEKIT_URL": server_url().replace("http", "ws", 1),

@@ -10,16 +10,12 @@ from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
 from livekit.agents.vad import VADEventType
 from livekit.plugins import vivavoce
 
-from harness import PATIENCE, SENTENCE, STORY, Proxy, http_session, share, spoken, understood, until
+from harness import PATIENCE, SENTENCE, STORY, Case, Proxy, share, spoken, understood, until
 
 RATE = 24_000
 
 
-class Speech(unittest.IsolatedAsyncioTestCase):
-    async def asyncSetUp(self):
-        self.http = http_session()
-        self.addAsyncCleanup(self.http.close)
-
+class Speech(Case):
     async def frames(self, text, *, silence=0.0):
         samples = await spoken(self.http, text, RATE) + bytes(2 * int(RATE * silence))
         step = RATE // 50 * 2

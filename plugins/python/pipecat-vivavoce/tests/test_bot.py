@@ -11,16 +11,15 @@ from unittest import mock
 
 from conversation import converse
 from device import Device
-from harness import PATIENCE, ChatServer, http_session, program_of
+from harness import PATIENCE, Case, ChatServer, program_of
 from room import Person
 
 README = Path(__file__).parent.parent / "README.md"
 
 
-class Bot(unittest.IsolatedAsyncioTestCase):
+class Bot(Case):
     async def asyncSetUp(self):
-        self.http = http_session()
-        self.addAsyncCleanup(self.http.close)
+        await super().asyncSetUp()
         self.chat = await self.enterAsyncContext(ChatServer())
         self.enterContext(mock.patch.dict(os.environ, {"OPENAI_BASE_URL": self.chat.url, "OPENAI_API_KEY": "any"}))
         self.folder = self.enterContext(tempfile.TemporaryDirectory())

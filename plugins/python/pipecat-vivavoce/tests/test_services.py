@@ -29,7 +29,7 @@ from pipecat.processors.frame_processor import FrameProcessor
 from pipecat.workers.runner import WorkerRunner
 
 from device import RATE
-from harness import PATIENCE, SENTENCE, STORY, Proxy, http_session, share, spoken, understood, until
+from harness import PATIENCE, SENTENCE, STORY, Case, Proxy, share, spoken, understood, until
 from pipecat_vivavoce import VivavoceParams, VivavoceSTTService, VivavoceTransport, VivavoceTTSService
 from room import Person
 
@@ -87,11 +87,7 @@ class Running:
         await until(lambda: len(self.sink.of(kind)) >= number, f"{number} {kind.__name__}, errors: {self.errors}")
 
 
-class Services(unittest.IsolatedAsyncioTestCase):
-    async def asyncSetUp(self):
-        self.http = http_session()
-        self.addAsyncCleanup(self.http.close)
-
+class Services(Case):
     async def frames(self, text, *, silence=0.0):
         samples = await spoken(self.http, text, RATE) + bytes(2 * int(RATE * silence))
         step = RATE // 50 * 2
