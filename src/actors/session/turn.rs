@@ -340,9 +340,11 @@ impl TurnDetector {
         }
     }
 
-    /// Whether there is silence and no turn.
-    pub const fn is_idle(&self) -> bool {
-        self.turn.is_none() && matches!(self.voice, Voice::Silence { .. })
+    /// Whether there is silence, no turn, and no text that the last one may still be owed.
+    pub fn is_idle(&self, now: Instant) -> bool {
+        let passed = |since| now.saturating_duration_since(since);
+        let is_owed = self.owed_since.is_some_and(|since| passed(since) <= BELATED);
+        self.turn.is_none() && matches!(self.voice, Voice::Silence { .. }) && !is_owed
     }
 
     /// Changes the settings, also for the turn in progress.
@@ -1441,6 +1443,23 @@ mod tests {
             assert_eq!(scene.turns(), ["hello", "again"]);
             assert_eq!(scene.ends().len(), 2);
         }
+    }
+
+    #[test]
+    fn it_is_not_idle_while_words_are_owed() {
+        let mut scene = Scene::usual();
+        let idle = |scene: &Scene| scene.turns.is_idle(scene.moment().now);
+        assert!(idle(&scene));
+        scene.speech(1_000);
+        assert!(!idle(&scene));
+        scene.silence(6_000);
+        assert_eq!(scene.ends().len(), 1, "the final is overdue");
+        assert!(!idle(&scene), "and may still come");
+        scene.final_segment("late").flag().silence(5_000);
+        assert!(idle(&scene));
+        // A cough has no words.
+        scene.speech(300).silence(20_000);
+        assert!(idle(&scene));
     }
 
     #[test]

@@ -220,9 +220,9 @@ impl Session {
         self.config.said()
     }
 
-    /// Whether nobody speaks, and nothing is being changed.
-    pub fn is_quiet(&self) -> bool {
-        self.config.pending_number().is_none() && self.recogniser.is_quiet()
+    /// Whether nobody speaks, all words have come, and nothing is being changed.
+    pub fn is_quiet(&self, now: Instant) -> bool {
+        self.config.pending_number().is_none() && self.recogniser.is_quiet(now)
     }
 
     /// What is to be done now, in this order.

@@ -209,9 +209,10 @@ impl RecogniserMachine {
         self.heard = heard;
     }
 
-    /// Whether nobody speaks, and no recogniser is being replaced.
-    pub fn is_quiet(&self) -> bool {
-        self.next.is_none() && self.turns.as_ref().is_none_or(TurnDetector::is_idle)
+    /// Whether nobody speaks, no words are owed, and no recogniser is being replaced.
+    pub fn is_quiet(&self, now: Instant) -> bool {
+        let mut turns = self.turns.iter();
+        self.next.is_none() && turns.all(|turns| turns.is_idle(now))
     }
 
     /// Whether a recogniser is in force that this config would replace. One that was given up on is not replaced: the next
