@@ -131,6 +131,7 @@ mod relocating;
 mod room;
 mod rtp_rewriting;
 pub mod sdp;
+mod segments;
 mod server;
 mod session;
 mod sfu;

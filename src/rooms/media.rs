@@ -158,7 +158,7 @@ impl Sfu {
             };
             match down.forward(track, packet, now.instant) {
                 Forwarded::Not => continue,
-                Forwarded::Queued => touched.push((*member, side)),
+                Forwarded::Queued { whole } => touched.push((*member, side, whole)),
                 Forwarded::Sent(transmit) => {
                     self.counters.fast_packets += 1;
                     self.outputs.datagrams.push(transmit);
@@ -166,8 +166,12 @@ impl Sfu {
             }
             self.counters.forwarded_packets += 1;
         }
-        for (member, side) in touched {
-            self.touch(member, side);
+        for (member, side, whole) in touched {
+            if whole {
+                self.touch_to_send(member, side);
+            } else {
+                self.touch_for_picture(member, side, now);
+            }
         }
     }
 

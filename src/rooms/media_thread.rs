@@ -14,6 +14,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use str0m::net::{Protocol, Transmit};
+use tokio::net::UdpSocket;
 use tokio::sync::mpsc::error::{TryRecvError, TrySendError};
 use tokio::sync::{mpsc, oneshot};
 
@@ -22,6 +23,7 @@ use super::dispatch::WorkerId;
 use super::events::EventSender;
 use super::outbound::{Overfull, Pushed};
 use super::relocating::Parcel;
+use super::segments::{Segments, together};
 use super::server::{Arriving, Command, Edge, Joining, Lane};
 use super::sfu::Sfu;
 use super::sockets::OpenSockets;
@@ -95,6 +97,7 @@ pub(super) struct MediaThread {
     door: Option<Door>,
     /// Datagrams that only the door can send.
     carried: Vec<Transmit>,
+    segments: Segments,
     lanes: HashMap<ConnectionId, Lane>,
     /// Connections with requests waiting, in turn.
     turns: Turns<Payer, ConnectionId>,
@@ -118,6 +121,7 @@ impl MediaThread {
             sockets,
             door,
             carried: Vec::new(),
+            segments: Segments::default(),
             lanes: HashMap::new(),
             turns: Turns::new(OF_PARTY, OF_CONNECTION),
             joins: Turns::new(OF_JOINS, OF_JOINS),
@@ -422,6 +426,7 @@ impl MediaThread {
         done: oneshot::Sender<()>,
     ) {
         // What has happened to it until now is done here.
+        self.sfu.wait_for_no_rest();
         self.sfu.settle(Now::read());
         self.flush();
         if to != self.sfu.thread && self.elsewhere(room).is_none() {
@@ -640,8 +645,17 @@ impl MediaThread {
     /// it.
     fn flush(&mut self) {
         let outputs = self.sfu.take_outputs();
-        for transmit in outputs.datagrams {
-            self.transmit(transmit);
+        let mut datagrams = outputs.datagrams.into_iter();
+        loop {
+            let count = together(datagrams.as_slice());
+            let several = datagrams.as_slice().get(..count).filter(|_| count > 1);
+            if several.is_some_and(|several| self.transmit_together(several)) {
+                datagrams.nth(count - 1);
+            } else if let Some(transmit) = datagrams.next() {
+                self.transmit(transmit);
+            } else {
+                break;
+            }
         }
         if !self.carried.is_empty() {
             let carried = Command::Carry(std::mem::take(&mut self.carried));
@@ -749,19 +763,36 @@ impl MediaThread {
                 return;
             }
         }
-        let Some((socket, _)) = self
-            .sockets
-            .iter()
-            .find(|(_, advertised)| *advertised == transmit.source)
-        else {
+        let Some(socket) = self.socket_of(transmit.source) else {
             return;
         };
-        let sent = socket.socket();
-        let sent = sent.try_send_to(&transmit.contents, transmit.destination);
+        let sent = socket.try_send_to(&transmit.contents, transmit.destination);
         if sent.is_err() {
             // Lost, as it may be on the way; reliable protocols retransmit.
             self.edge.unsent_datagrams.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Sends datagrams of one way in one go; `false` if they are to be sent one by one.
+    fn transmit_together(&mut self, datagrams: &[Transmit]) -> bool {
+        let source = datagrams.first().map(|first| first.source);
+        let Some(socket) = source.and_then(|source| self.socket_of(source)) else {
+            return false;
+        };
+        let sent = self.segments.send(&socket, datagrams);
+        if let Some(Err(_)) = sent {
+            let lost = datagrams.len() as u64;
+            self.edge
+                .unsent_datagrams
+                .fetch_add(lost, Ordering::Relaxed);
+        }
+        sent.is_some()
+    }
+
+    fn socket_of(&self, source: SocketAddr) -> Option<Arc<UdpSocket>> {
+        let mut sockets = self.sockets.iter();
+        let (socket, _) = sockets.find(|(_, advertised)| *advertised == source)?;
+        Some(Arc::clone(socket.socket()))
     }
 }
 

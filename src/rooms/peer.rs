@@ -37,7 +37,7 @@ use super::rtp_rewriting::{Numbers, Pictures, Rebase};
 use super::sdp::{self, Edit, SectionKind};
 use super::speakers;
 use super::srtp;
-use super::ssrcs::{Judged, Ssrcs};
+use super::ssrcs::{Judged, Ssrcs, of_rtp};
 use super::video_payload::{DEPENDENCY_DESCRIPTOR, DependencyDescriptor, Descriptors};
 pub use super::webrtc::Delivery;
 use super::webrtc::{Addresses, Broken, Connection, add_channels};
@@ -50,6 +50,8 @@ const MOST_CHANNELS: usize = 16;
 const AT_ONCE: Duration = Duration::from_micros(10);
 /// Until it has said when it wants to be told the time.
 const LONGEST_REST: Duration = Duration::from_mins(1);
+/// How long a connection that sends is not asked whether there is anything else.
+const UNASKED: Duration = Duration::from_millis(20);
 /// For how long what need not be on time may be put off.
 const IDLE_REST: Duration = Duration::from_millis(100);
 /// The interval of loss measurements for connection quality.
@@ -188,8 +190,9 @@ pub struct Peer {
     pub due: Instant,
     /// When it is polled for that, or put off until then.
     pub deadline: Option<Instant>,
-    /// Whether it is queued to be polled.
-    pub queued: bool,
+    /// When it is polled for what it was given.
+    pub turn: Turn,
+    unsent: Unsent,
     /// Its slots for sending.
     pub slots: Slots,
     /// Whether the client makes one offer and no other: its slots are there for whatever comes.
@@ -216,13 +219,61 @@ pub struct Peer {
     fast_path: FastPath,
 }
 
+/// When a peer connection is polled for what it was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// It was given nothing.
+    Never,
+    /// It has a part of a picture: when it has the rest, or soon.
+    WithTheRest,
+    /// It is queued.
+    Next,
+}
+
+/// What str0m was given to send. Whether it has anything else costs as much as a packet, and can be asked with the next one.
+#[derive(Debug)]
+struct Unsent {
+    packets: usize,
+    /// The last of them has just left.
+    have_left: bool,
+    /// It is polled until it has no output left, and not until it has sent the packets.
+    is_drained: bool,
+    /// When that has to be done again: str0m has asked to be told the time then, or was not asked for long.
+    drain_at: Instant,
+}
+
+impl Unsent {
+    /// A packet has left.
+    const fn sent(&mut self) {
+        self.have_left = self.packets == 1;
+        self.packets = self.packets.saturating_sub(1);
+    }
+
+    /// Until when it need not be asked for more, if that is so.
+    fn rest(&mut self, now: Instant) -> Option<Instant> {
+        self.is_drained |= self.drain_at <= now;
+        let have_left = std::mem::take(&mut self.have_left);
+        (have_left && !self.is_drained).then_some(self.drain_at)
+    }
+
+    /// There is no output left, until then.
+    fn drained(&mut self, until: Instant, now: Instant) {
+        *self = Self {
+            packets: 0,
+            have_left: false,
+            is_drained: false,
+            drain_at: until.min(now + UNASKED),
+        };
+    }
+}
+
 /// What became of a packet that is forwarded.
 #[derive(Debug)]
 pub enum Forwarded {
     /// It is not forwarded.
     Not,
-    /// It comes out of [`Peer::poll`].
-    Queued,
+    /// It comes out of [`Peer::poll`]. Of a picture, more is to come unless it is `whole`.
+    Queued { whole: bool },
     /// It is to be sent.
     Sent(Transmit),
 }
@@ -283,7 +334,13 @@ impl Peer {
             rtc: Connection::new(config, addresses, now),
             due: now,
             deadline: None,
-            queued: false,
+            turn: Turn::Never,
+            unsent: Unsent {
+                packets: 0,
+                have_left: false,
+                is_drained: true,
+                drain_at: now,
+            },
             slots: Slots::default(),
             offered_once: false,
             outgoing: HashMap::new(),
@@ -516,6 +573,9 @@ impl Peer {
 
     /// The next output.
     pub fn poll(&mut self, now: Instant) -> Polled {
+        if let Some(drain_at) = self.unsent.rest(now) {
+            return Polled::Wait(drain_at);
+        }
         if self.due <= now {
             self.due = now + LONGEST_REST;
             self.rtc.handle(Input::Timeout(now));
@@ -534,10 +594,16 @@ impl Peer {
                     told_again = true;
                     self.rtc.handle(Input::Timeout(now));
                 }
-                Output::Timeout(at) => return Polled::Wait(self.rest_until(at, now)),
+                Output::Timeout(at) => {
+                    self.unsent.drained(at, now);
+                    return Polled::Wait(self.rest_until(at, now));
+                }
                 Output::Transmit(mut transmit) => {
                     self.fast_path.follow(&transmit);
                     self.paths.direct(&mut transmit, now);
+                    if of_rtp(&transmit.contents).is_some() {
+                        self.unsent.sent();
+                    }
                     return Polled::Transmit(transmit);
                 }
                 Output::Event(event) => {
@@ -727,6 +793,11 @@ impl Peer {
         outgoing.selector.aim(target, too_much);
     }
 
+    /// The next poll is until it has no output left.
+    pub const fn drain(&mut self) {
+        self.unsent.is_drained = true;
+    }
+
     /// The layer that a slot needs a keyframe of.
     pub fn needs_keyframe(&self, mid: &str) -> Option<LayerId> {
         let outgoing = self.outgoing.get(&Mid::from(mid))?;
@@ -884,7 +955,9 @@ impl Peer {
             patch,
         };
         self.write(mid, &written, packet, now);
-        Forwarded::Queued
+        Forwarded::Queued {
+            whole: marker || !video,
+        }
     }
 
     fn write(
@@ -933,6 +1006,7 @@ impl Peer {
                     sent = sent.vp8_patch(patch);
                 }
                 stream.write_rtp(sent);
+                self.unsent.packets += 1;
             }
             (!video).then(|| Lane::of(rtc, mid, pt, now))?
         });

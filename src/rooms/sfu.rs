@@ -23,13 +23,15 @@ use super::addressees::{Addressee, Names, Source, stun_ufrag};
 use super::events::{Event, RoomEvent};
 use super::outbound::{Told, Topic};
 use super::participant::{Participant, Side};
-use super::peer::{Arrival, Certificate, Peer, Polled};
+use super::peer::{Arrival, Certificate, Peer, Polled, Turn};
 use super::room::Room;
 use super::shared::Shared;
 use super::{ConnectionId, Now, ParticipantKey, RoomKey, Settings, speakers};
 
 /// The interval of timers, speaker updates and counts.
 const HOUSEKEEPING: Duration = Duration::from_millis(speakers::INTERVAL_MS as u64);
+/// How long the rest of a picture is waited for. It comes at once from whoever does not pace what it sends.
+const PICTURE_WAIT: Duration = Duration::from_millis(1);
 /// How long a client has to close its socket after a `leave`.
 const LEAVE_LINGER: Duration = Duration::from_secs(2);
 /// Source addresses that are remembered per participant.
@@ -112,6 +114,10 @@ pub struct Sfu {
     pub(super) thread: usize,
     pub(super) deadlines: BTreeSet<(Instant, ParticipantKey, Side)>,
     queue: VecDeque<(ParticipantKey, Side)>,
+    /// Peer connections that have a part of a picture, how many of them were not polled since, and when they are at the latest.
+    unfinished: Vec<(ParticipantKey, Side)>,
+    waiting_for_the_rest: usize,
+    rest_by: Option<Instant>,
     /// Rooms on trial that the last member has left.
     pub(super) deserted: Vec<RoomKey>,
     /// Members of large rooms whose subscriptions are to be reconciled, and since when.
@@ -142,6 +148,9 @@ impl Sfu {
             routes: HashMap::new(),
             deadlines: BTreeSet::new(),
             queue: VecDeque::new(),
+            unfinished: Vec::new(),
+            waiting_for_the_rest: 0,
+            rest_by: None,
             deserted: Vec::new(),
             reconciling: VecDeque::new(),
             unreconciled: HashSet::new(),
@@ -180,7 +189,8 @@ impl Sfu {
     /// When [`Self::tick`] is due.
     pub fn deadline(&self) -> Instant {
         let media = self.deadlines.first().map(|(at, ..)| *at);
-        let earliest = media.into_iter().chain(self.reconcile_at).min();
+        let others = [self.reconcile_at, self.rest_by].into_iter().flatten();
+        let earliest = media.into_iter().chain(others).min();
         earliest.map_or(self.housekeeping_at, |at| at.min(self.housekeeping_at))
     }
 
@@ -203,6 +213,9 @@ impl Sfu {
             }
             peer.deadline = None;
             self.touch(key, side);
+        }
+        if self.rest_by.is_some_and(|by| by <= now.instant) {
+            self.wait_for_no_rest();
         }
         if self.reconcile_at.is_some() {
             self.reconcile_some(now);
@@ -360,12 +373,53 @@ impl Sfu {
         self.participants.get_mut(&key)?.link.peer_mut(side)
     }
 
-    /// Queues a changed peer connection to be polled.
+    /// Queues a changed peer connection to be polled, until it has no output left.
     pub(super) fn touch(&mut self, key: ParticipantKey, side: Side) {
-        if let Some(peer) = self.peer_mut(key, side)
-            && !std::mem::replace(&mut peer.queued, true)
-        {
+        if let Some(peer) = self.peer_mut(key, side) {
+            peer.drain();
+            self.touch_to_send(key, side);
+        }
+    }
+
+    /// Queues a peer connection to be polled that was given packets, and nothing else.
+    pub(super) fn touch_to_send(&mut self, key: ParticipantKey, side: Side) {
+        let Some(peer) = self.peer_mut(key, side) else {
+            return;
+        };
+        let before = std::mem::replace(&mut peer.turn, Turn::Next);
+        if before != Turn::Next {
             self.queue.push_back((key, side));
+        }
+        if before == Turn::WithTheRest {
+            self.waiting_for_the_rest = self.waiting_for_the_rest.saturating_sub(1);
+            if self.waiting_for_the_rest == 0 {
+                self.unfinished.clear();
+                self.rest_by = None;
+            }
+        }
+    }
+
+    /// Queues a peer connection that has a part of a picture, when it has all of it, or soon. To poll it costs more than a packet
+    /// does, and the packets of a picture leave in one go.
+    pub(super) fn touch_for_picture(&mut self, key: ParticipantKey, side: Side, now: Now) {
+        if let Some(peer) = self.peer_mut(key, side)
+            && peer.turn == Turn::Never
+        {
+            peer.turn = Turn::WithTheRest;
+            self.unfinished.push((key, side));
+            self.waiting_for_the_rest += 1;
+            self.rest_by.get_or_insert(now.instant + PICTURE_WAIT);
+        }
+    }
+
+    /// Queues all that have a part of a picture.
+    pub(super) fn wait_for_no_rest(&mut self) {
+        (self.rest_by, self.waiting_for_the_rest) = (None, 0);
+        for (key, side) in std::mem::take(&mut self.unfinished) {
+            let peer = self.peer_mut(key, side);
+            if peer.is_some_and(|peer| peer.turn == Turn::WithTheRest) {
+                self.touch_to_send(key, side);
+            }
         }
     }
 
@@ -379,7 +433,7 @@ impl Sfu {
         }
         while let Some((key, side)) = self.queue.pop_front() {
             if let Some(peer) = self.peer_mut(key, side) {
-                peer.queued = false;
+                peer.turn = Turn::Never;
             }
             self.poll(key, side, now);
         }
@@ -394,21 +448,26 @@ impl Sfu {
             match peer.poll(now.instant) {
                 Polled::Transmit(transmit) => self.outputs.datagrams.push(transmit),
                 Polled::Arrival(arrival) => self.arrived(key, side, arrival, now),
-                Polled::Wait(at) => {
-                    peer.due = at;
-                    // An earlier look moves itself: that is cheaper than to move it with each packet.
-                    if peer.deadline.is_none_or(|before| at < before) {
-                        if let Some(before) = peer.deadline.replace(at) {
-                            self.deadlines.remove(&(before, key, side));
-                        }
-                        self.deadlines.insert((at, key, side));
-                    }
-                    return;
-                }
+                Polled::Wait(at) => return self.rest(key, side, at),
             }
             if turn == MOST_PER_TURN {
                 return self.touch(key, side);
             }
+        }
+    }
+
+    /// A peer connection has nothing to do until then.
+    fn rest(&mut self, key: ParticipantKey, side: Side, at: Instant) {
+        let Some(peer) = self.peer_mut(key, side) else {
+            return;
+        };
+        peer.due = at;
+        // An earlier look moves itself: that is cheaper than to move it with each packet.
+        if peer.deadline.is_none_or(|before| at < before) {
+            if let Some(before) = peer.deadline.replace(at) {
+                self.deadlines.remove(&(before, key, side));
+            }
+            self.deadlines.insert((at, key, side));
         }
     }
 

@@ -35,6 +35,7 @@ mod moving;
 mod offers;
 mod operations;
 mod owners;
+mod pictures;
 mod recorders;
 mod relaying;
 mod relocating;
@@ -164,10 +165,8 @@ impl Bench {
     pub fn pass(&mut self, time: Duration) {
         let end = self.now.instant + time;
         while self.now.instant < end {
-            let next = self
-                .sfu
-                .deadline()
-                .clamp(self.now.instant + Duration::from_millis(1), end);
+            let soonest = self.now.instant + Duration::from_millis(1);
+            let next = self.sfu.deadline().max(soonest).min(end);
             self.now.unix_ms += (next - self.now.instant).as_millis() as i64;
             self.now.instant = next;
             self.sfu.tick(self.now);

@@ -11,6 +11,7 @@ use proto::signal_request::Message as Request;
 use proto::signal_response::Message;
 use str0m::change::{SdpAnswer, SdpApi, SdpPendingOffer};
 use str0m::channel::{ChannelConfig, ChannelId, Reliability};
+use str0m::format::{Codec, PayloadParams};
 use str0m::media::{Direction, MediaKind, Mid};
 use str0m::net::{Protocol, Receive};
 use str0m::rtp::{ExtensionValues, RtpPacket, RtpWrite};
@@ -33,8 +34,8 @@ pub struct Client {
     pub gone: bool,
     pending: Option<SdpPendingOffer>,
     offers: u32,
-    /// Sections requested while an offer was pending; an offer is due even for none.
-    due: Option<u32>,
+    /// Sections of sound and of pictures requested while an offer was pending; an offer is due even for none.
+    due: Option<(u32, u32)>,
     /// An unused section that is toggled when an offer should change nothing: str0m makes none without a change.
     spare: Option<(Mid, Direction)>,
     read: usize,
@@ -45,6 +46,8 @@ pub struct Client {
     pub heard: Vec<(Mid, RtpPacket)>,
     pub messages: Vec<proto::DataPacket>,
     pub sent: u64,
+    pub filmed: u64,
+    pub filmed_packets: u64,
     pub up: Netem<Vec<u8>>,
     pub down: Netem<Vec<u8>>,
 }
@@ -136,23 +139,35 @@ impl Stage {
             heard: vec![],
             messages: vec![],
             sent: 0,
+            filmed: 0,
+            filmed_packets: 0,
             up: Netem::new(self.network.seed(seed * 2)),
             down: Netem::new(self.network.seed(seed * 2 + 1)),
         });
         self.clients.len() - 1
     }
 
-    /// Publishes a track; returns its mid.
+    /// Publishes a track of sound; returns its mid.
     pub fn publish(&mut self, who: usize, cid: &str) -> Mid {
+        self.publish_kind(who, cid, MediaKind::Audio)
+    }
+
+    /// Publishes a track, of sound or of pictures; returns its mid.
+    pub fn publish_kind(&mut self, who: usize, cid: &str, kind: MediaKind) -> Mid {
         self.until_answered(who);
         let connection = self.clients[who].connection;
+        let (source, r#type) = match kind {
+            MediaKind::Audio => (proto::TrackSource::Microphone, proto::TrackType::Audio),
+            MediaKind::Video => (proto::TrackSource::Camera, proto::TrackType::Video),
+        };
         let track = proto::AddTrackRequest {
             cid: cid.to_owned(),
-            source: proto::TrackSource::Microphone as i32,
+            source: source as i32,
+            r#type: r#type as i32,
             ..Default::default()
         };
         self.bench.ask(connection, Request::AddTrack(track));
-        let (kind, direction) = (MediaKind::Audio, Direction::SendOnly);
+        let direction = Direction::SendOnly;
         let (stream, cid) = (Some("s".to_owned()), Some(cid.to_owned()));
         self.offer(who, |api| api.add_media(kind, direction, stream, cid, None))
     }
@@ -315,6 +330,29 @@ impl Stage {
         }
     }
 
+    /// Films a picture of VP8 in so many packets, each a keyframe's part.
+    pub fn film(&mut self, who: usize, mid: Mid, packets: u64) {
+        let now = self.bench.now.instant;
+        let client = &mut self.clients[who];
+        let codecs = client.rtc.codec_config();
+        let vp8 = |params: &&PayloadParams| params.spec().codec == Codec::Vp8;
+        let pt = codecs.params().iter().find(vp8).unwrap().pt();
+        client.filmed += 1;
+        let time = client.filmed as u32 * 3_000;
+        for part in 1..=packets {
+            client.filmed_packets += 1;
+            let number = client.filmed_packets;
+            // Where a picture begins, and that it is a keyframe (RFC 7741, sections 4.2 and 4.3).
+            let descriptor = if part == 1 { 0x10 } else { 0 };
+            let mut payload = vec![descriptor, 0];
+            payload.resize(1_000, 0);
+            if let Some(stream) = client.rtc.direct_api().stream_tx_by_mid(mid, None) {
+                let packet = RtpWrite::new(pt, number.into(), time, now, payload);
+                stream.write_rtp(packet.marker(part == packets));
+            }
+        }
+    }
+
     /// Does what the server asks for.
     pub fn follow(&mut self, who: usize) {
         let client = &mut self.clients[who];
@@ -337,22 +375,27 @@ impl Stage {
                     }
                 }
                 Message::MediaSectionsRequirement(need) => {
-                    *client.due.get_or_insert(0) += need.num_audios;
+                    let (sound, pictures) = client.due.get_or_insert_default();
+                    *sound += need.num_audios;
+                    *pictures += need.num_videos;
                 }
                 _ => {}
             }
         }
         let client = &mut self.clients[who];
         if client.pending.is_none()
-            && let Some(needed) = client.due.take()
+            && let Some((sound, pictures)) = client.due.take()
         {
             let mut slots = client.slots.clone();
             self.offer(who, |api| {
                 for mid in &slots {
                     api.set_direction(*mid, Direction::RecvOnly);
                 }
-                let (kind, direction) = (MediaKind::Audio, Direction::RecvOnly);
-                slots.extend((0..needed).map(|_| api.add_media(kind, direction, None, None, None)));
+                let kinds = [(MediaKind::Audio, sound), (MediaKind::Video, pictures)];
+                for (kind, needed) in kinds {
+                    let add = |_| api.add_media(kind, Direction::RecvOnly, None, None, None);
+                    slots.extend((0..needed).map(add));
+                }
             });
             self.clients[who].slots = slots;
         }
@@ -399,6 +442,28 @@ impl Stage {
                 self.bench.now,
             );
         }
+        self.bench.collect();
+    }
+
+    /// What a client sends now, in place of its network.
+    pub fn sent_by(&mut self, who: usize) -> Vec<Vec<u8>> {
+        let now = self.bench.now.instant;
+        let client = &mut self.clients[who];
+        client.rtc.handle_input(Input::Timeout(now)).unwrap();
+        let mut sent = Vec::new();
+        while let Output::Transmit(transmit) = client.rtc.poll_output().unwrap() {
+            sent.push(transmit.contents.to_vec());
+        }
+        sent
+    }
+
+    /// Lets a datagram of a client come to the server.
+    pub fn deliver(&mut self, who: usize, datagram: &[u8]) {
+        let source = (Protocol::Udp, self.clients[who].address);
+        let server = Bench::world_address();
+        self.bench
+            .sfu
+            .receive(source, server, datagram, self.bench.now);
         self.bench.collect();
     }
 
