@@ -10,7 +10,7 @@ name space of its own, in which nobody else's datagrams are counted, and two cor
 tester on the second one.
 
 A room has ten speakers, of whom each listener gets six, or four cameras with three layers each. What is measured is how
-long the last one took to join after the tester began, and a window in which everybody is there: the server's CPU time over the datagrams that are sent by anybody, what a listener gets by the
+long the last one took to join after the tester began, and a window in which everybody is there: the server's CPU time over the datagrams that come to anybody, what a listener gets by the
 tester's own account, the server's memory over participants, and how busy everybody else kept the machine meanwhile. Of memory
 two figures: the process' own, and all that is resident, in which there are the pages of the program that the first participant
 touches, 4 MB for one or for fifty. Rounds of both servers follow each other, so that they meet the same weather; a round that
@@ -73,10 +73,11 @@ def busy_seconds():
     return (user + nice + system + irq + softirq + steal) / TICK
 
 
-def datagrams_sent():
+def datagrams():
+    """Those that have come to anybody: several that leave in one call count as one where they leave."""
     lines = [line.split() for line in pathlib.Path("/proc/net/snmp").read_text().splitlines()]
     names, values = [line for line in lines if line[0] == "Udp:"]
-    return int(values[names.index("OutDatagrams")])
+    return int(values[names.index("InDatagrams")])
 
 
 def memory_kib(pid):
@@ -171,13 +172,13 @@ def measure(make, program, lk, publishers, listeners, seconds):
                     break
             joined = time.monotonic() - asked
             time.sleep(MARGIN_SECONDS)
-            began, sent, used, tested, busy = (
-                time.monotonic(), datagrams_sent(), cpu_seconds(server), cpu_seconds(tester.pid), busy_seconds(),
+            began, came, used, tested, busy = (
+                time.monotonic(), datagrams(), cpu_seconds(server), cpu_seconds(tester.pid), busy_seconds(),
             )  # fmt: skip
             time.sleep(seconds - 2 * MARGIN_SECONDS)
-            took, sent, used, tested, busy = (
+            took, came, used, tested, busy = (
                 time.monotonic() - began,
-                datagrams_sent() - sent,
+                datagrams() - came,
                 cpu_seconds(server) - used,
                 cpu_seconds(tester.pid) - tested,
                 busy_seconds() - busy,
@@ -194,8 +195,8 @@ def measure(make, program, lk, publishers, listeners, seconds):
     factor = {"": 1e-3, "k": 1, "m": 1e3, "g": 1e6}[total[4]]
     return {
         "all joined, s": joined,
-        "datagrams/s": sent / took,
-        "µs/datagram": 1e6 * used / sent,
+        "datagrams/s": came / took,
+        "µs/datagram": 1e6 * used / came,
         "server, cores": used / took,
         "tester, cores": tested / took,
         "others, cores": max(0, busy - used - tested) / took,
