@@ -121,7 +121,7 @@ impl MediaThread {
             sockets,
             door,
             carried: Vec::new(),
-            segments: Segments::default(),
+            segments: Segments::new(),
             lanes: HashMap::new(),
             turns: Turns::new(OF_PARTY, OF_CONNECTION),
             joins: Turns::new(OF_JOINS, OF_JOINS),

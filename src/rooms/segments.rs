@@ -2,10 +2,12 @@
 //! the kernel looks for their way once, and parts them at the network's door. A picture of a camera is such datagrams.
 
 use std::io::{self, IoSlice};
+use std::net::{Ipv4Addr, UdpSocket as StdUdpSocket};
 use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
-use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
+use nix::sys::socket::sockopt::UdpGsoSegment;
+use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg, setsockopt};
 use str0m::net::{Protocol, Transmit};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
@@ -16,6 +18,8 @@ use super::turn::is_relayed;
 const MOST: usize = 64;
 /// The most bytes of one call: what a datagram over IPv4 may have.
 const MOST_BYTES: usize = 65_507;
+/// Any length of a segment, to ask whether there may be one.
+const AN_MTU: i32 = 1_200;
 
 /// How many of the first datagrams may leave together: those on the same way as the first, of its length but for the last one,
 /// which may be shorter.
@@ -47,20 +51,28 @@ pub(super) fn together(datagrams: &[Transmit]) -> usize {
 }
 
 /// Sends datagrams together, where the kernel and the network's interface can.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Segments {
-    /// They cannot.
-    off: bool,
+    can: bool,
 }
 
 impl Segments {
+    /// Asks the kernel: an older one would send them as one datagram.
+    pub(super) fn new() -> Self {
+        let socket = StdUdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
+        let asked = socket.map(|socket| setsockopt(&socket, UdpGsoSegment, &AN_MTU));
+        Self {
+            can: matches!(asked, Ok(Ok(()))),
+        }
+    }
+
     /// Sends what [`together`] has found; `None` where each is to be sent by itself.
     pub(super) fn send(
         &mut self,
         socket: &UdpSocket,
         datagrams: &[Transmit],
     ) -> Option<io::Result<()>> {
-        let first = datagrams.first().filter(|_| !self.off)?;
+        let first = datagrams.first().filter(|_| self.can)?;
         let length = u16::try_from(first.contents.len()).ok()?;
         let to = SockaddrStorage::from(first.destination);
         let contents: Vec<IoSlice<'_>> = datagrams
@@ -82,19 +94,10 @@ impl Segments {
             Ok(_) => Some(Ok(())),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(Err(error)),
             Err(error) => {
-                // Another error is of this way, on which they may be too long for its interface.
-                let never = [
-                    Errno::EIO,
-                    Errno::ENOPROTOOPT,
-                    Errno::EOPNOTSUPP,
-                    Errno::ENOSYS,
-                ];
-                if never
-                    .iter()
-                    .any(|never| error.raw_os_error() == Some(*never as i32))
-                {
+                // The interface cannot. Another error is of this way, for which they may be too long.
+                if error.raw_os_error() == Some(Errno::EIO as i32) {
                     tracing::debug!(%error, "datagrams cannot leave together here");
-                    self.off = true;
+                    self.can = false;
                 }
                 None
             }
@@ -104,7 +107,7 @@ impl Segments {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, SocketAddr};
+    use std::net::SocketAddr;
 
     use super::*;
 
@@ -155,7 +158,7 @@ mod tests {
         from.writable().await.unwrap();
         let port = receiver.local_addr().unwrap().port();
         let picture = [1_100, 1_100, 1_100, 30].map(|length| to(port, length));
-        let mut segments = Segments::default();
+        let mut segments = Segments::new();
         let sent = segments.send(&from, &picture);
         sent.expect("this kernel can").unwrap();
         let mut buffer = [0; 2_048];
@@ -167,5 +170,7 @@ mod tests {
         let long = [to(port, 60_000), to(port, 60_000)];
         assert!(segments.send(&from, &long).is_none());
         assert!(segments.send(&from, &picture).is_some());
+        let mut segments = Segments { can: false };
+        assert!(segments.send(&from, &picture).is_none());
     }
 }

@@ -189,7 +189,9 @@ impl SessionActor {
     /// Whether nobody speaks or is about to, and no loading sound promises that somebody will: what is queued must not wait then.
     fn may_go(&self) -> bool {
         let loads = self.output.as_ref().is_some_and(Player::loads);
-        self.state.is_quiet(self.listening.input.moment().now) && !self.giving.is_answering && !loads
+        self.state.is_quiet(self.listening.input.moment().now)
+            && !self.giving.is_answering
+            && !loads
     }
 
     /// The language model tells how far its answer is.

@@ -343,7 +343,9 @@ impl TurnDetector {
     /// Whether there is silence, no turn, and no text that the last one may still be owed.
     pub fn is_idle(&self, now: Instant) -> bool {
         let passed = |since| now.saturating_duration_since(since);
-        let is_owed = self.owed_since.is_some_and(|since| passed(since) <= BELATED);
+        let is_owed = self
+            .owed_since
+            .is_some_and(|since| passed(since) <= BELATED);
         self.turn.is_none() && matches!(self.voice, Voice::Silence { .. }) && !is_owed
     }
 
