@@ -190,8 +190,8 @@ pub struct Peer {
     pub due: Instant,
     /// When it is polled for that, or put off until then.
     pub deadline: Option<Instant>,
-    /// When it is polled for what it was given.
-    pub turn: Turn,
+    /// Whether it is queued to be polled.
+    pub queued: Queued,
     unsent: Unsent,
     /// Its slots for sending.
     pub slots: Slots,
@@ -219,15 +219,13 @@ pub struct Peer {
     fast_path: FastPath,
 }
 
-/// When a peer connection is polled for what it was given.
+/// Whether a peer connection is queued to be polled for what it was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
-    /// It was given nothing.
-    Never,
-    /// It has a part of a picture: when it has the rest, or soon.
-    WithTheRest,
-    /// It is queued.
-    Next,
+pub enum Queued {
+    No,
+    /// It has a part of a picture, and will be when it has the rest, or soon.
+    WhenWhole,
+    Yes,
 }
 
 /// What str0m was given to send. Whether it has anything else costs as much as a packet, and can be asked with the next one.
@@ -334,7 +332,7 @@ impl Peer {
             rtc: Connection::new(config, addresses, now),
             due: now,
             deadline: None,
-            turn: Turn::Never,
+            queued: Queued::No,
             unsent: Unsent {
                 packets: 0,
                 have_left: false,

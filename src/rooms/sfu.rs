@@ -23,7 +23,7 @@ use super::addressees::{Addressee, Names, Source, stun_ufrag};
 use super::events::{Event, RoomEvent};
 use super::outbound::{Told, Topic};
 use super::participant::{Participant, Side};
-use super::peer::{Arrival, Certificate, Peer, Polled, Turn};
+use super::peer::{Arrival, Certificate, Peer, Polled, Queued};
 use super::room::Room;
 use super::shared::Shared;
 use super::{ConnectionId, Now, ParticipantKey, RoomKey, Settings, speakers};
@@ -114,10 +114,7 @@ pub struct Sfu {
     pub(super) thread: usize,
     pub(super) deadlines: BTreeSet<(Instant, ParticipantKey, Side)>,
     queue: VecDeque<(ParticipantKey, Side)>,
-    /// Peer connections that have a part of a picture, how many of them were not polled since, and when they are at the latest.
-    unfinished: Vec<(ParticipantKey, Side)>,
-    waiting_for_the_rest: usize,
-    rest_by: Option<Instant>,
+    unfinished: Unfinished,
     /// Rooms on trial that the last member has left.
     pub(super) deserted: Vec<RoomKey>,
     /// Members of large rooms whose subscriptions are to be reconciled, and since when.
@@ -127,6 +124,33 @@ pub struct Sfu {
     /// Units of work that the size of rooms added to requests, see [`Self::take_work`].
     work: u32,
     housekeeping_at: Instant,
+}
+
+/// Peer connections that have a part of a picture.
+#[derive(Default)]
+struct Unfinished {
+    peers: Vec<(ParticipantKey, Side)>,
+    /// How many of them have not got the rest.
+    waiting: usize,
+    /// Until when they wait.
+    until: Option<Instant>,
+}
+
+impl Unfinished {
+    fn add(&mut self, key: ParticipantKey, side: Side, until: Instant) {
+        self.peers.push((key, side));
+        self.waiting += 1;
+        self.until.get_or_insert(until);
+    }
+
+    /// One has the rest: nobody is woken for those of whom none waits.
+    fn one_less(&mut self) {
+        self.waiting = self.waiting.saturating_sub(1);
+        if self.waiting == 0 {
+            self.peers.clear();
+            self.until = None;
+        }
+    }
 }
 
 impl Sfu {
@@ -148,9 +172,7 @@ impl Sfu {
             routes: HashMap::new(),
             deadlines: BTreeSet::new(),
             queue: VecDeque::new(),
-            unfinished: Vec::new(),
-            waiting_for_the_rest: 0,
-            rest_by: None,
+            unfinished: Unfinished::default(),
             deserted: Vec::new(),
             reconciling: VecDeque::new(),
             unreconciled: HashSet::new(),
@@ -189,7 +211,9 @@ impl Sfu {
     /// When [`Self::tick`] is due.
     pub fn deadline(&self) -> Instant {
         let media = self.deadlines.first().map(|(at, ..)| *at);
-        let others = [self.reconcile_at, self.rest_by].into_iter().flatten();
+        let others = [self.reconcile_at, self.unfinished.until]
+            .into_iter()
+            .flatten();
         let earliest = media.into_iter().chain(others).min();
         earliest.map_or(self.housekeeping_at, |at| at.min(self.housekeeping_at))
     }
@@ -214,7 +238,11 @@ impl Sfu {
             peer.deadline = None;
             self.touch(key, side);
         }
-        if self.rest_by.is_some_and(|by| by <= now.instant) {
+        if self
+            .unfinished
+            .until
+            .is_some_and(|until| until <= now.instant)
+        {
             self.wait_for_no_rest();
         }
         if self.reconcile_at.is_some() {
@@ -386,16 +414,12 @@ impl Sfu {
         let Some(peer) = self.peer_mut(key, side) else {
             return;
         };
-        let before = std::mem::replace(&mut peer.turn, Turn::Next);
-        if before != Turn::Next {
+        let before = std::mem::replace(&mut peer.queued, Queued::Yes);
+        if before != Queued::Yes {
             self.queue.push_back((key, side));
         }
-        if before == Turn::WithTheRest {
-            self.waiting_for_the_rest = self.waiting_for_the_rest.saturating_sub(1);
-            if self.waiting_for_the_rest == 0 {
-                self.unfinished.clear();
-                self.rest_by = None;
-            }
+        if before == Queued::WhenWhole {
+            self.unfinished.one_less();
         }
     }
 
@@ -403,21 +427,18 @@ impl Sfu {
     /// does, and the packets of a picture leave in one go.
     pub(super) fn touch_for_picture(&mut self, key: ParticipantKey, side: Side, now: Now) {
         if let Some(peer) = self.peer_mut(key, side)
-            && peer.turn == Turn::Never
+            && peer.queued == Queued::No
         {
-            peer.turn = Turn::WithTheRest;
-            self.unfinished.push((key, side));
-            self.waiting_for_the_rest += 1;
-            self.rest_by.get_or_insert(now.instant + PICTURE_WAIT);
+            peer.queued = Queued::WhenWhole;
+            self.unfinished.add(key, side, now.instant + PICTURE_WAIT);
         }
     }
 
     /// Queues all that have a part of a picture.
     pub(super) fn wait_for_no_rest(&mut self) {
-        (self.rest_by, self.waiting_for_the_rest) = (None, 0);
-        for (key, side) in std::mem::take(&mut self.unfinished) {
+        for (key, side) in std::mem::take(&mut self.unfinished).peers {
             let peer = self.peer_mut(key, side);
-            if peer.is_some_and(|peer| peer.turn == Turn::WithTheRest) {
+            if peer.is_some_and(|peer| peer.queued == Queued::WhenWhole) {
                 self.touch_to_send(key, side);
             }
         }
@@ -433,7 +454,7 @@ impl Sfu {
         }
         while let Some((key, side)) = self.queue.pop_front() {
             if let Some(peer) = self.peer_mut(key, side) {
-                peer.turn = Turn::Never;
+                peer.queued = Queued::No;
             }
             self.poll(key, side, now);
         }
