@@ -23,7 +23,7 @@ use super::dispatch::WorkerId;
 use super::events::EventSender;
 use super::outbound::{Overfull, Pushed};
 use super::relocating::Parcel;
-use super::segments::{Segments, together};
+use super::segments::Segments;
 use super::server::{Arriving, Command, Edge, Joining, Lane};
 use super::sfu::Sfu;
 use super::sockets::OpenSockets;
@@ -426,7 +426,6 @@ impl MediaThread {
         done: oneshot::Sender<()>,
     ) {
         // What has happened to it until now is done here.
-        self.sfu.wait_for_no_rest();
         self.sfu.settle(Now::read());
         self.flush();
         if to != self.sfu.thread && self.elsewhere(room).is_none() {
@@ -646,15 +645,14 @@ impl MediaThread {
     fn flush(&mut self) {
         let outputs = self.sfu.take_outputs();
         let mut datagrams = outputs.datagrams.into_iter();
-        loop {
-            let count = together(datagrams.as_slice());
+        while !datagrams.as_slice().is_empty() {
+            let count = self.segments.together(datagrams.as_slice());
             let several = datagrams.as_slice().get(..count).filter(|_| count > 1);
-            if several.is_some_and(|several| self.transmit_together(several)) {
-                datagrams.nth(count - 1);
-            } else if let Some(transmit) = datagrams.next() {
-                self.transmit(transmit);
-            } else {
-                break;
+            let have_left = several.is_some_and(|several| self.transmit_together(several));
+            for transmit in datagrams.by_ref().take(count) {
+                if !have_left {
+                    self.transmit(transmit);
+                }
             }
         }
         if !self.carried.is_empty() {

@@ -235,7 +235,7 @@ struct Unsent {
     /// The last of them has just left.
     have_left: bool,
     /// It is polled until it has no output left, and not until it has sent the packets.
-    is_drained: bool,
+    must_drain: bool,
     /// When that has to be done again: str0m has asked to be told the time then, or was not asked for long.
     drain_at: Instant,
 }
@@ -249,9 +249,9 @@ impl Unsent {
 
     /// Until when it need not be asked for more, if that is so.
     fn rest(&mut self, now: Instant) -> Option<Instant> {
-        self.is_drained |= self.drain_at <= now;
+        self.must_drain |= self.drain_at <= now;
         let have_left = std::mem::take(&mut self.have_left);
-        (have_left && !self.is_drained).then_some(self.drain_at)
+        (have_left && !self.must_drain).then_some(self.drain_at)
     }
 
     /// There is no output left, until then.
@@ -259,7 +259,7 @@ impl Unsent {
         *self = Self {
             packets: 0,
             have_left: false,
-            is_drained: false,
+            must_drain: false,
             drain_at: until.min(now + UNASKED),
         };
     }
@@ -336,7 +336,7 @@ impl Peer {
             unsent: Unsent {
                 packets: 0,
                 have_left: false,
-                is_drained: true,
+                must_drain: true,
                 drain_at: now,
             },
             slots: Slots::default(),
@@ -532,6 +532,10 @@ impl Peer {
         };
         if is_stun(datagram) {
             self.fast_path.leave();
+        }
+        // What is lost of what was sent is sent again before all else, and is none of the packets that are waited for.
+        if of_rtp(datagram).is_none() {
+            self.drain();
         }
         let before = srtp::authentic_packets();
         self.rtc.handle(input);
@@ -793,7 +797,7 @@ impl Peer {
 
     /// The next poll is until it has no output left.
     pub const fn drain(&mut self) {
-        self.unsent.is_drained = true;
+        self.unsent.must_drain = true;
     }
 
     /// The layer that a slot needs a keyframe of.

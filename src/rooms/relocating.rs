@@ -7,6 +7,7 @@ use std::collections::HashSet;
 
 use super::addressees::Source;
 use super::participant::{Participant, Side};
+use super::peer::Queued;
 use super::room::Room;
 use super::sfu::Sfu;
 use super::{ConnectionId, Now, ParticipantKey, RoomKey};
@@ -135,6 +136,8 @@ impl Sfu {
                 continue;
             };
             peer.names.go_to(self.thread);
+            // What it was given leaves when it is due, which is now.
+            peer.queued = Queued::No;
             peer.deadline = Some(peer.due);
             self.deadlines.insert((peer.due, key, side));
         }

@@ -21,9 +21,69 @@ const MOST_BYTES: usize = 65_507;
 /// Any length of a segment, to ask whether there may be one.
 const AN_MTU: i32 = 1_200;
 
+/// Sends datagrams together, where the kernel and the network's interface can.
+#[derive(Debug)]
+pub(super) struct Segments {
+    can: bool,
+}
+
+impl Segments {
+    /// Asks the kernel: an older one would send them as one datagram.
+    pub(super) fn new() -> Self {
+        let socket = StdUdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
+        let asked = socket.map(|socket| setsockopt(&socket, UdpGsoSegment, &AN_MTU));
+        Self {
+            can: matches!(asked, Ok(Ok(()))),
+        }
+    }
+
+    /// How many of the first datagrams are to be sent by [`Self::send`]; one is sent by itself.
+    pub(super) fn together(&self, datagrams: &[Transmit]) -> usize {
+        if self.can { together(datagrams) } else { 1 }
+    }
+
+    /// Sends what [`Self::together`] has found; `None` where each is to be sent by itself.
+    pub(super) fn send(
+        &mut self,
+        socket: &UdpSocket,
+        datagrams: &[Transmit],
+    ) -> Option<io::Result<()>> {
+        let first = datagrams.first()?;
+        let length = u16::try_from(first.contents.len()).ok()?;
+        let to = SockaddrStorage::from(first.destination);
+        let contents: Vec<IoSlice<'_>> = datagrams
+            .iter()
+            .map(|datagram| IoSlice::new(&datagram.contents))
+            .collect();
+        let sent = socket.try_io(Interest::WRITABLE, || {
+            let segments = [ControlMessage::UdpGsoSegments(&length)];
+            let sent = sendmsg(
+                socket.as_raw_fd(),
+                &contents,
+                &segments,
+                MsgFlags::empty(),
+                Some(&to),
+            );
+            Ok(sent?)
+        });
+        match sent {
+            Ok(_) => Some(Ok(())),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(Err(error)),
+            Err(error) => {
+                // The interface cannot. Another error is of this way, for which they may be too long.
+                if error.raw_os_error() == Some(Errno::EIO as i32) {
+                    tracing::info!(%error, "an interface does not take datagrams together: each is sent by itself");
+                    self.can = false;
+                }
+                None
+            }
+        }
+    }
+}
+
 /// How many of the first datagrams may leave together: those on the same way as the first, of its length but for the last one,
 /// which may be shorter.
-pub(super) fn together(datagrams: &[Transmit]) -> usize {
+fn together(datagrams: &[Transmit]) -> usize {
     let Some((first, rest)) = datagrams.split_first() else {
         return 0;
     };
@@ -48,61 +108,6 @@ pub(super) fn together(datagrams: &[Transmit]) -> usize {
         }
     }
     count
-}
-
-/// Sends datagrams together, where the kernel and the network's interface can.
-#[derive(Debug)]
-pub(super) struct Segments {
-    can: bool,
-}
-
-impl Segments {
-    /// Asks the kernel: an older one would send them as one datagram.
-    pub(super) fn new() -> Self {
-        let socket = StdUdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
-        let asked = socket.map(|socket| setsockopt(&socket, UdpGsoSegment, &AN_MTU));
-        Self {
-            can: matches!(asked, Ok(Ok(()))),
-        }
-    }
-
-    /// Sends what [`together`] has found; `None` where each is to be sent by itself.
-    pub(super) fn send(
-        &mut self,
-        socket: &UdpSocket,
-        datagrams: &[Transmit],
-    ) -> Option<io::Result<()>> {
-        let first = datagrams.first().filter(|_| self.can)?;
-        let length = u16::try_from(first.contents.len()).ok()?;
-        let to = SockaddrStorage::from(first.destination);
-        let contents: Vec<IoSlice<'_>> = datagrams
-            .iter()
-            .map(|datagram| IoSlice::new(&datagram.contents))
-            .collect();
-        let sent = socket.try_io(Interest::WRITABLE, || {
-            let segments = [ControlMessage::UdpGsoSegments(&length)];
-            let sent = sendmsg(
-                socket.as_raw_fd(),
-                &contents,
-                &segments,
-                MsgFlags::empty(),
-                Some(&to),
-            );
-            Ok(sent?)
-        });
-        match sent {
-            Ok(_) => Some(Ok(())),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(Err(error)),
-            Err(error) => {
-                // The interface cannot. Another error is of this way, for which they may be too long.
-                if error.raw_os_error() == Some(Errno::EIO as i32) {
-                    tracing::debug!(%error, "datagrams cannot leave together here");
-                    self.can = false;
-                }
-                None
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -170,7 +175,7 @@ mod tests {
         let long = [to(port, 60_000), to(port, 60_000)];
         assert!(segments.send(&from, &long).is_none());
         assert!(segments.send(&from, &picture).is_some());
-        let mut segments = Segments { can: false };
-        assert!(segments.send(&from, &picture).is_none());
+        assert_eq!(segments.together(&picture), 4);
+        assert_eq!(Segments { can: false }.together(&picture), 1);
     }
 }

@@ -130,7 +130,7 @@ pub struct Sfu {
 #[derive(Default)]
 struct Unfinished {
     peers: Vec<(ParticipantKey, Side)>,
-    /// How many of them have not got the rest.
+    /// How many of them have not got the rest, with some that have left.
     waiting: usize,
     /// Until when they wait.
     until: Option<Instant>,
@@ -243,7 +243,7 @@ impl Sfu {
             .until
             .is_some_and(|until| until <= now.instant)
         {
-            self.wait_for_no_rest();
+            self.release_unfinished();
         }
         if self.reconcile_at.is_some() {
             self.reconcile_some(now);
@@ -435,7 +435,7 @@ impl Sfu {
     }
 
     /// Queues all that have a part of a picture.
-    pub(super) fn wait_for_no_rest(&mut self) {
+    pub(super) fn release_unfinished(&mut self) {
         for (key, side) in std::mem::take(&mut self.unfinished).peers {
             let peer = self.peer_mut(key, side);
             if peer.is_some_and(|peer| peer.queued == Queued::WhenWhole) {
@@ -444,7 +444,7 @@ impl Sfu {
         }
     }
 
-    /// Polls changed peer connections until none has output left.
+    /// Polls changed peer connections until none has output left, or what it was given has left.
     pub fn settle(&mut self, now: Now) {
         for key in std::mem::take(&mut self.deserted) {
             let room = self.rooms.get(&key);
@@ -460,7 +460,7 @@ impl Sfu {
         }
     }
 
-    /// Polls a peer connection until it has no output left, or others must have their turn.
+    /// Polls a peer connection until it rests, or others must have their turn.
     fn poll(&mut self, key: ParticipantKey, side: Side, now: Now) {
         for turn in 0.. {
             let Some(peer) = self.peer_mut(key, side) else {

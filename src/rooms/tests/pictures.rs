@@ -50,6 +50,7 @@ impl Scene {
     fn film_without_end(&mut self) -> Vec<u8> {
         self.stage.film(self.camera, self.pictures, 4);
         let mut packets = self.stage.sent_by(self.camera);
+        packets.retain(|packet| of_rtp(packet).is_some());
         let last = packets.pop().unwrap();
         assert_eq!(packets.len(), 3);
         for packet in packets {
@@ -58,14 +59,26 @@ impl Scene {
         last
     }
 
-    /// Packets of media that have left for the viewer since the last call.
+    /// Packets of media that have left for the viewer since the last call, and do not come there.
     fn left(&mut self) -> usize {
+        self.take_left().len()
+    }
+
+    fn take_left(&mut self) -> Vec<Vec<u8>> {
         let viewer: SocketAddr = self.stage.clients[self.viewer].address;
         let datagrams = std::mem::take(&mut self.stage.bench.datagrams);
         let media = datagrams.iter().filter(|datagram| {
             datagram.destination == viewer && of_rtp(&datagram.contents).is_some()
         });
-        media.count()
+        media.map(|datagram| datagram.contents.to_vec()).collect()
+    }
+
+    /// Films a picture that comes to the server.
+    fn film_now(&mut self, packets: u64) {
+        self.stage.film(self.camera, self.pictures, packets);
+        for packet in self.stage.sent_by(self.camera) {
+            self.stage.deliver(self.camera, &packet);
+        }
     }
 }
 
@@ -123,4 +136,30 @@ fn all_pictures_come_in_order_and_at_once() {
     });
     let parted = parted.count();
     assert!(pictures.len() >= 499 && parted <= 5, "{parted}");
+}
+
+#[test]
+fn what_is_sent_again_is_none_of_the_picture_that_is_waited_for() {
+    let mut scene = Scene::new();
+    scene.left();
+    scene.film_now(2);
+    assert_eq!(scene.left(), 2, "these are lost");
+    scene.film_now(2);
+    let packets = scene.take_left();
+    let viewer = scene.viewer;
+    for packet in packets {
+        scene.stage.hand(viewer, &packet);
+    }
+    scene.stage.bench.pass(Duration::from_millis(100));
+    scene.left();
+    let asked = scene.stage.sent_by(viewer);
+    let last = scene.film_without_end();
+    assert_eq!(scene.left(), 0);
+    for datagram in asked {
+        scene.stage.deliver(viewer, &datagram);
+    }
+    // Two again, and what there is of the picture.
+    assert_eq!(scene.left(), 5);
+    scene.stage.deliver(scene.camera, &last);
+    assert_eq!(scene.left(), 1);
 }

@@ -457,6 +457,19 @@ impl Stage {
         sent
     }
 
+    /// Lets a datagram of the server come to a client.
+    pub fn hand(&mut self, who: usize, datagram: &[u8]) {
+        let now = self.bench.now.instant;
+        let client = &mut self.clients[who];
+        let server = Bench::world_address();
+        let received = Receive::new(Protocol::Udp, server, client.address, datagram).unwrap();
+        client
+            .rtc
+            .handle_input(Input::Receive(now, received))
+            .unwrap();
+        client.poll(now);
+    }
+
     /// Lets a datagram of a client come to the server.
     pub fn deliver(&mut self, who: usize, datagram: &[u8]) {
         let source = (Protocol::Udp, self.clients[who].address);
