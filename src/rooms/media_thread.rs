@@ -761,7 +761,7 @@ impl MediaThread {
                 return;
             }
         }
-        let Some(socket) = self.socket_of(transmit.source) else {
+        let Some(socket) = socket_of(&self.sockets, transmit.source) else {
             return;
         };
         let sent = socket.try_send_to(&transmit.contents, transmit.destination);
@@ -774,10 +774,10 @@ impl MediaThread {
     /// Sends datagrams of one way in one go; `false` if they are to be sent one by one.
     fn transmit_together(&mut self, datagrams: &[Transmit]) -> bool {
         let source = datagrams.first().map(|first| first.source);
-        let Some(socket) = source.and_then(|source| self.socket_of(source)) else {
+        let Some(socket) = source.and_then(|source| socket_of(&self.sockets, source)) else {
             return false;
         };
-        let sent = self.segments.send(&socket, datagrams);
+        let sent = self.segments.send(socket, datagrams);
         if let Some(Err(_)) = sent {
             let lost = datagrams.len() as u64;
             self.edge
@@ -786,12 +786,13 @@ impl MediaThread {
         }
         sent.is_some()
     }
+}
 
-    fn socket_of(&self, source: SocketAddr) -> Option<Arc<UdpSocket>> {
-        let mut sockets = self.sockets.iter();
-        let (socket, _) = sockets.find(|(_, advertised)| *advertised == source)?;
-        Some(Arc::clone(socket.socket()))
-    }
+/// The socket that has this address for others.
+fn socket_of(sockets: &OpenSockets, source: SocketAddr) -> Option<&UdpSocket> {
+    let mut sockets = sockets.iter();
+    let (socket, _) = sockets.find(|(_, advertised)| *advertised == source)?;
+    Some(socket.socket())
 }
 
 /// What happens to a connection, on the thread that has them.

@@ -32,7 +32,7 @@ pub enum Polled<A> {
     Transmit(Transmit),
     /// To be handled.
     Arrival(A),
-    /// Nothing until then.
+    /// To be polled again then, unless something comes before.
     Wait(Instant),
 }
 

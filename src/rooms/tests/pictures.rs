@@ -76,9 +76,7 @@ impl Scene {
     /// Films a picture that comes to the server.
     fn film_now(&mut self, packets: u64) {
         self.stage.film(self.camera, self.pictures, packets);
-        for packet in self.stage.sent_by(self.camera) {
-            self.stage.deliver(self.camera, &packet);
-        }
+        self.stage.deliver_all(self.camera);
     }
 }
 
@@ -111,9 +109,7 @@ fn sound_does_not_wait_for_the_end_of_a_picture() {
     scene.film_without_end();
     assert_eq!(scene.left(), 0);
     scene.stage.speak(scene.camera, scene.sound);
-    for packet in scene.stage.sent_by(scene.camera) {
-        scene.stage.deliver(scene.camera, &packet);
-    }
+    scene.stage.deliver_all(scene.camera);
     assert_eq!(scene.left(), 4);
 }
 
@@ -152,12 +148,9 @@ fn what_is_sent_again_is_none_of_the_picture_that_is_waited_for() {
     }
     scene.stage.bench.pass(Duration::from_millis(100));
     scene.left();
-    let asked = scene.stage.sent_by(viewer);
     let last = scene.film_without_end();
     assert_eq!(scene.left(), 0);
-    for datagram in asked {
-        scene.stage.deliver(viewer, &datagram);
-    }
+    scene.stage.deliver_all(viewer);
     // Two again, and what there is of the picture.
     assert_eq!(scene.left(), 5);
     scene.stage.deliver(scene.camera, &last);

@@ -421,12 +421,7 @@ impl Stage {
         let client = &mut self.clients[who];
         client.down.handle_input(netem::Input::Timeout(now));
         while let Some(netem::Output::Packet(bytes)) = client.down.poll_output() {
-            let received = Receive::new(Protocol::Udp, server, client.address, &bytes).unwrap();
-            client
-                .rtc
-                .handle_input(Input::Receive(now, received))
-                .unwrap();
-            client.poll(now);
+            client.receive(server, &bytes, now);
         }
         client.rtc.handle_input(Input::Timeout(now)).unwrap();
         client.poll(now);
@@ -445,6 +440,13 @@ impl Stage {
         self.bench.collect();
     }
 
+    /// Lets all that a client sends now come to the server, past its network.
+    pub fn deliver_all(&mut self, who: usize) {
+        for datagram in self.sent_by(who) {
+            self.deliver(who, &datagram);
+        }
+    }
+
     /// What a client sends now, in place of its network.
     pub fn sent_by(&mut self, who: usize) -> Vec<Vec<u8>> {
         let now = self.bench.now.instant;
@@ -460,14 +462,7 @@ impl Stage {
     /// Lets a datagram of the server come to a client.
     pub fn hand(&mut self, who: usize, datagram: &[u8]) {
         let now = self.bench.now.instant;
-        let client = &mut self.clients[who];
-        let server = Bench::world_address();
-        let received = Receive::new(Protocol::Udp, server, client.address, datagram).unwrap();
-        client
-            .rtc
-            .handle_input(Input::Receive(now, received))
-            .unwrap();
-        client.poll(now);
+        self.clients[who].receive(Bench::world_address(), datagram, now);
     }
 
     /// Lets a datagram of a client come to the server.
@@ -495,6 +490,14 @@ impl Stage {
 }
 
 impl Client {
+    fn receive(&mut self, server: SocketAddr, datagram: &[u8], now: Instant) {
+        let received = Receive::new(Protocol::Udp, server, self.address, datagram).unwrap();
+        self.rtc
+            .handle_input(Input::Receive(now, received))
+            .unwrap();
+        self.poll(now);
+    }
+
     pub fn poll(&mut self, now: Instant) {
         loop {
             match self.rtc.poll_output().unwrap() {
