@@ -335,7 +335,9 @@ fn fetch(config: &Config, store: Store, arguments: &FetchArguments) -> Result<()
     let mut fetcher = fetcher(config, store, origin, connecting)?;
     let began = Instant::now();
     let mut display = Display::new(true);
-    let errors = runtime()?.block_on(fetch_all(&mut fetcher, &models, &mut display));
+    let errors = unless_stopped(fetch_all(&mut fetcher, &models, &mut display));
+    display.clear();
+    let errors = errors?;
     let received = fetcher.received();
     if received > 0 {
         let seconds = began.elapsed().as_secs_f64();
@@ -377,6 +379,23 @@ async fn fetch_all(
     errors
 }
 
+/// Runs this until Ctrl-C.
+fn unless_stopped<T>(work: impl Future<Output = T>) -> Result<T, Failure> {
+    let runtime = runtime()?;
+    let outcome = runtime.block_on(async {
+        tokio::select! {
+            outcome = work => Ok(outcome),
+            Ok(()) = tokio::signal::ctrl_c() => {
+                let problem = "stopped; what has come is kept, and the next fetch continues it";
+                Err(Failure::work(problem))
+            }
+        }
+    });
+    // A name that is being looked up is not waited for.
+    runtime.shutdown_background();
+    outcome
+}
+
 /// Fetches the default set if the network allows it, and otherwise says in one line what the server does without.
 pub(super) fn fetch_before_serving(config: &Config) -> Result<(), Failure> {
     let store = Store::new(config.settings.models_path());
@@ -397,7 +416,9 @@ pub(super) fn fetch_before_serving(config: &Config) -> Result<(), Failure> {
     let origin = network(config);
     let mut fetcher = fetcher(config, store.clone(), origin, CONNECTING_BEFORE_SERVING)?;
     let mut display = Display::new(false);
-    let errors = runtime()?.block_on(fetch_all(&mut fetcher, &models, &mut display));
+    let errors = unless_stopped(fetch_all(&mut fetcher, &models, &mut display));
+    display.clear();
+    let errors = errors?;
     if let Some(error) = errors.first() {
         eprintln!(
             "vivavoce: models are missing ({}){}; \"vivavoce models fetch\" tries again",
