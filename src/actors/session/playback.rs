@@ -307,6 +307,8 @@ struct Stops {
 #[derive(Debug)]
 pub struct PlaybackQueue<S> {
     pacer: Pacer,
+    /// How much of the lead is to be free before that alone is a reason to wake, which costs several times what a chunk does.
+    worth_waking: Duration,
     /// What was sent, in order; the last part of it, as much as the pacer says, has not been played yet.
     on_air: VecDeque<Stretch>,
     on_air_total: Duration,
@@ -329,6 +331,7 @@ impl<S: Sound> PlaybackQueue<S> {
     pub fn new(lead: Duration) -> Self {
         Self {
             pacer: Pacer::new(lead),
+            worth_waking: (lead / 4).min(3 * CHUNK),
             on_air: VecDeque::new(),
             on_air_total: Duration::ZERO,
             utterances: VecDeque::new(),
@@ -602,11 +605,12 @@ impl<S: Sound> PlaybackQueue<S> {
         waits.min().map(|wait| now + wait)
     }
 
-    /// How long the sound that is sent next has to wait, if there is any already.
+    /// How long to wait until it is worth waking to send sound, if there is any already.
     pub fn sound_wait(&self, now: Instant) -> Option<Duration> {
         let sender = self.sender().filter(|sender| !self.must_wait(*sender))?;
         let sound = self.utterances[sender].sound.front()?;
-        Some(self.pacer.wait(now, sound.duration()))
+        let room = sound.duration().max(self.worth_waking);
+        Some(self.pacer.wait(now, room))
     }
 
     /// How long to wait before filler of this length may be sent; `None` while speech waits or nothing may be sent. Filler

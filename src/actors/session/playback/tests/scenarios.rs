@@ -476,3 +476,28 @@ fn the_end_of_a_session_cuts_what_is_protected_too() {
     assert_eq!(event.kind, interrupted(ms(0), ""));
     assert!(stage.queue.is_idle() && !stage.queue.is_playing(stage.now));
 }
+
+// Waking for each chunk costs several times what the chunk does.
+
+#[test]
+fn a_listener_who_is_ahead_gets_chunks_when_a_quarter_of_the_lead_is_free() {
+    for (lead, steps) in [
+        (LEAD, [(50, 12), (90, 14), (130, 16)]),
+        // A room's: each by itself.
+        (ms(40), [(20, 3), (40, 4), (60, 5)]),
+        // Never many at once.
+        (ms(800), [(60, 43), (120, 46), (180, 49)]),
+    ] {
+        let mut stage = Stage::new(lead);
+        let key = stage.say("Long.");
+        stage.synthesise_all(key, ms(1_000));
+        for (at, left) in steps {
+            let wake = stage.next_wakeup().unwrap();
+            assert_eq!(wake - stage.start, ms(at));
+            stage.pass(wake - stage.now);
+            assert_eq!(stage.known[&key].left.len(), left);
+        }
+        stage.pass(ms(1_000));
+        assert_eq!(stage.end(key), Some((ms(1_000), &complete(ms(1_000)))));
+    }
+}
