@@ -331,7 +331,7 @@ impl<S: Sound> PlaybackQueue<S> {
     pub fn new(lead: Duration) -> Self {
         Self {
             pacer: Pacer::new(lead),
-            worth_waking: (lead / 4).min(3 * CHUNK),
+            worth_waking: (lead / 3).min(3 * CHUNK),
             on_air: VecDeque::new(),
             on_air_total: Duration::ZERO,
             utterances: VecDeque::new(),

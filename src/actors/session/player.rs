@@ -894,7 +894,7 @@ impl State {
         }
     }
 
-    /// How much later a chunk is sent than it could have been.
+    /// How much later a chunk is sent than was meant.
     fn lateness(&self, chunk: &Chunk, now: Instant) -> Duration {
         let due = self.due.filter(|due| *due <= now);
         let due = due.map_or(chunk.ready, |due| due.max(chunk.ready));

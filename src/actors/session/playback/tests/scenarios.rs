@@ -480,9 +480,10 @@ fn the_end_of_a_session_cuts_what_is_protected_too() {
 // Waking for each chunk costs several times what the chunk does.
 
 #[test]
-fn a_listener_who_is_ahead_gets_chunks_when_a_quarter_of_the_lead_is_free() {
+fn a_listener_who_is_ahead_gets_chunks_when_a_third_of_the_lead_is_free() {
     for (lead, steps) in [
-        (LEAD, [(50, 12), (90, 14), (130, 16)]),
+        (LEAD, [(60, 13), (120, 16), (180, 19)]),
+        (ms(120), [(40, 8), (80, 10), (120, 12)]),
         // A room's: each by itself.
         (ms(40), [(20, 3), (40, 4), (60, 5)]),
         // Never many at once.
