@@ -4,8 +4,8 @@
 //! gets its lowest layer before anything gets a better one. Where even the lowest layer does not fit, a track is paused.
 //!
 //! An estimate varies and a layer's rate does, too. So what is forwarded already may exceed the estimate a little, what would
-//! be new must fit with some room to spare, and after a step down nothing rises for a while, which becomes longer when rising
-//! turns out to have been wrong ([`Patience`]).
+//! be new must fit with some room to spare. After a step down nothing rises for a while that would fill the estimate, and for
+//! longer when rising turns out to have been wrong ([`Patience`]): an estimate is the less sure the more it exceeds what is sent.
 //!
 //! Pure functions of their arguments and the time.
 
@@ -17,7 +17,9 @@ use super::layers::Offered;
 const ROOM_SHARE: u64 = 7;
 /// How far what is forwarded may exceed the estimate, as a share of that.
 const EXCESS_SHARE: u64 = 12;
-/// Nothing rises for so long after a step down, at first and at most.
+/// By how much an estimate exceeds what rises all the same, as a share of that.
+const WIDE_SHARE: u64 = 2;
+/// What fills the estimate does not rise for so long after a step down, at first and at most.
 const FIRST_REST: Duration = Duration::from_secs(3);
 const LONGEST_REST: Duration = Duration::from_secs(12);
 /// A step down so soon after one up shows that it was wrong.
@@ -87,7 +89,8 @@ pub fn allocate(budget: Option<u64>, demands: &[Demand], may_rise: bool) -> Vec<
             } else {
                 after + choice.bps / ROOM_SHARE <= budget
             };
-            if fits && (may_rise || !rises) {
+            let is_wide = after + after / WIDE_SHARE <= budget;
+            if fits && (!rises || may_rise || is_wide) {
                 *given = Some(level);
                 spent = after;
             }
@@ -192,14 +195,17 @@ mod tests {
     }
 
     #[test]
-    fn nothing_rises_while_patience_is_asked_for() {
-        let all = [
-            demand(0, Held::Paused),
-            demand(0, Held::Layer(1)),
-            demand(0, Held::New),
-        ];
-        let given = allocate(Some(10_000_000), &all, false);
-        assert_eq!(given, [None, Some(1), Some(2)]);
+    fn while_patience_is_asked_for_only_that_rises_which_does_not_fill_the_estimate() {
+        let resting = |kbps: u64, held| allocate(Some(kbps * 1_000), &[demand(0, held)], false);
+        assert_eq!(resting(224, Held::Paused), [None]);
+        assert_eq!(resting(225, Held::Paused), [Some(0)]);
+        assert_eq!(resting(749, Held::Layer(0)), [Some(0)]);
+        assert_eq!(resting(750, Held::Layer(0)), [Some(1)]);
+        assert_eq!(resting(2_549, Held::Layer(0)), [Some(1)]);
+        assert_eq!(resting(2_549, Held::Layer(2)), [Some(2)]);
+        assert_eq!(resting(2_550, Held::Layer(0)), [Some(2)]);
+        // What has only just been asked for has not risen.
+        assert_eq!(resting(2_000, Held::New), [Some(2)]);
     }
 
     #[test]
