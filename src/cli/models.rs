@@ -335,9 +335,7 @@ fn fetch(config: &Config, store: Store, arguments: &FetchArguments) -> Result<()
     let mut fetcher = fetcher(config, store, origin, connecting)?;
     let began = Instant::now();
     let mut display = Display::new(true);
-    let errors = unless_stopped(fetch_all(&mut fetcher, &models, &mut display));
-    display.clear();
-    let errors = errors?;
+    let errors = fetch_all(&mut fetcher, &models, &mut display)?;
     let received = fetcher.received();
     if received > 0 {
         let seconds = began.elapsed().as_secs_f64();
@@ -362,38 +360,36 @@ fn fetch(config: &Config, store: Store, arguments: &FetchArguments) -> Result<()
     Err(Failure::work(message))
 }
 
-/// Fetches models one after the other, and gives the errors of those that could not be fetched.
-async fn fetch_all(
+/// Fetches models one after the other until Ctrl-C, and gives the errors of those that could not be fetched.
+fn fetch_all(
     fetcher: &mut Fetcher,
     models: &[&ModelEntry],
     display: &mut Display,
-) -> Vec<FetchError> {
-    let mut errors = Vec::new();
-    for model in models {
-        let fetched = fetcher
-            .fetch(model, &mut |event| display.show(&event))
-            .await;
-        display.clear();
-        errors.extend(fetched.err());
-    }
-    errors
-}
-
-/// Runs this until Ctrl-C.
-fn unless_stopped<T>(work: impl Future<Output = T>) -> Result<T, Failure> {
+) -> Result<Vec<FetchError>, Failure> {
     let runtime = runtime()?;
-    let outcome = runtime.block_on(async {
+    let fetching = async {
+        let mut errors = Vec::new();
+        for model in models {
+            let fetched = fetcher
+                .fetch(model, &mut |event| display.show(&event))
+                .await;
+            display.clear();
+            errors.extend(fetched.err());
+        }
+        errors
+    };
+    let errors = runtime.block_on(async {
         tokio::select! {
-            outcome = work => Ok(outcome),
-            Ok(()) = tokio::signal::ctrl_c() => {
-                let problem = "stopped; what has come is kept, and the next fetch continues it";
-                Err(Failure::work(problem))
-            }
+            errors = fetching => Some(errors),
+            Ok(()) = tokio::signal::ctrl_c() => None,
         }
     });
     // A name that is being looked up is not waited for.
     runtime.shutdown_background();
-    outcome
+    display.clear();
+    errors.ok_or_else(|| {
+        Failure::work("stopped; what has come is kept, and the next fetch continues it")
+    })
 }
 
 /// Fetches the default set if the network allows it, and otherwise says in one line what the server does without.
@@ -416,9 +412,7 @@ pub(super) fn fetch_before_serving(config: &Config) -> Result<(), Failure> {
     let origin = network(config);
     let mut fetcher = fetcher(config, store.clone(), origin, CONNECTING_BEFORE_SERVING)?;
     let mut display = Display::new(false);
-    let errors = unless_stopped(fetch_all(&mut fetcher, &models, &mut display));
-    display.clear();
-    let errors = errors?;
+    let errors = fetch_all(&mut fetcher, &models, &mut display)?;
     if let Some(error) = errors.first() {
         eprintln!(
             "vivavoce: models are missing ({}){}; \"vivavoce models fetch\" tries again",
