@@ -13,6 +13,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use str0m::media::Mid;
+
 use super::sdp::{Direction, Section, SectionKind};
 
 /// A track's sid, `TR_…`, shared by everything that refers to the track.
@@ -34,6 +36,8 @@ pub struct Wanted {
 pub struct Slot {
     /// Its mid.
     pub mid: String,
+    /// The same as str0m has it: to make one for each packet costs an allocation.
+    pub id: Mid,
     /// Audio or video.
     pub kind: SectionKind,
     /// The track it carries.
@@ -87,6 +91,7 @@ impl Slots {
             }
             let slot = known.remove(section.mid).unwrap_or_else(|| Slot {
                 mid: section.mid.to_owned(),
+                id: section.mid.into(),
                 kind: section.kind,
                 carries: None,
                 used: self.retired.remove(section.mid),
@@ -101,6 +106,7 @@ impl Slots {
     /// Adds a slot that this side has created (two peer connections).
     pub fn push(&mut self, mid: String, wanted: Wanted) {
         self.slots.push(Slot {
+            id: mid.as_str().into(),
             mid,
             kind: wanted.kind,
             carries: Some(wanted),

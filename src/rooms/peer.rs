@@ -5,7 +5,7 @@
 //! (RFC 5764), and SCTP carries the data channels. The connection knows nothing of rooms: what arrives is returned as an
 //! [`Arrival`]. Participants in this process have none, see [`super::local`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,10 +50,17 @@ const MOST_CHANNELS: usize = 16;
 const AT_ONCE: Duration = Duration::from_micros(10);
 /// Until it has said when it wants to be told the time.
 const LONGEST_REST: Duration = Duration::from_mins(1);
-/// How long a connection that sends is not asked whether there is anything else.
-const UNASKED: Duration = Duration::from_millis(20);
+/// How long a connection that sends is not asked whether there is anything else. What comes from its client, and what it has to do at
+/// a certain time, does not wait for that.
+const UNASKED: Duration = Duration::from_millis(100);
 /// For how long what need not be on time may be put off.
 const IDLE_REST: Duration = Duration::from_millis(100);
+/// What is sent again if it is asked for: whoever asks for older packets has given up on them. Each packet that is kept is one that
+/// goes through the caches of the processor.
+const KEPT_FOR: Duration = Duration::from_secs(1);
+const MOST_KEPT: usize = 1_000;
+/// Of what is sent, by str0m's own default.
+const MOST_SENT_AGAIN: Option<f32> = Some(0.15);
 /// The interval of loss measurements for connection quality.
 const STATS_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -197,7 +204,7 @@ pub struct Peer {
     pub slots: Slots,
     /// Whether the client makes one offer and no other: its slots are there for whatever comes.
     pub offered_once: bool,
-    outgoing: HashMap<Mid, Outgoing>,
+    outgoing: BTreeMap<Mid, Outgoing>,
     channels: HashMap<ChannelId, Channel>,
     pending_offer: Option<SdpPendingOffer>,
     /// The SSRCs it receives.
@@ -255,12 +262,12 @@ impl Unsent {
     }
 
     /// There is no output left, until then.
-    fn drained(&mut self, until: Instant, now: Instant) {
+    const fn drained(&mut self, until: Instant) {
         *self = Self {
             packets: 0,
             have_left: false,
             must_drain: false,
-            drain_at: until.min(now + UNASKED),
+            drain_at: until,
         };
     }
 }
@@ -341,7 +348,7 @@ impl Peer {
             },
             slots: Slots::default(),
             offered_once: false,
-            outgoing: HashMap::new(),
+            outgoing: BTreeMap::new(),
             channels: HashMap::new(),
             pending_offer: None,
             ssrcs: Ssrcs::default(),
@@ -597,7 +604,11 @@ impl Peer {
                     self.rtc.handle(Input::Timeout(now));
                 }
                 Output::Timeout(at) => {
-                    self.unsent.drained(at, now);
+                    // With each packet it is told the time, which is all that its pacer and its estimator want.
+                    let needs_time = self.rtc.waits_for_bandwidth();
+                    let until = now + UNASKED;
+                    let until = if needs_time { until } else { until.min(at) };
+                    self.unsent.drained(until);
                     return Polled::Wait(self.rest_until(at, now));
                 }
                 Output::Transmit(mut transmit) => {
@@ -605,6 +616,10 @@ impl Peer {
                     self.paths.direct(&mut transmit, now);
                     if of_rtp(&transmit.contents).is_some() {
                         self.unsent.sent();
+                        // str0m's pacer gives nothing more before it is told the time, which it would ask for next.
+                        if self.unsent.packets > 0 {
+                            self.due = now;
+                        }
                     }
                     return Polled::Transmit(transmit);
                 }
@@ -821,7 +836,7 @@ impl Peer {
         let Some((payload, slot)) = packet.payload.zip(self.slots.carrying(track)) else {
             return Forwarded::Not;
         };
-        let mid = Mid::from(slot.mid.as_str());
+        let mid = slot.id;
         let outgoing = self.outgoing.entry(mid).or_default();
         outgoing.begun = true;
         let mut last = packet.marker;
@@ -858,7 +873,7 @@ impl Peer {
             .slots
             .iter()
             .filter(|slot| slot.kind == SectionKind::Audio && slot.carries.is_some());
-        let carrying = carrying.map(|slot| Mid::from(slot.mid.as_str()));
+        let carrying = carrying.map(|slot| slot.id);
         let waits = |mid: &Mid| {
             let outgoing = self.outgoing.get(mid);
             outgoing.is_none_or(|outgoing| !outgoing.begun && outgoing.silence < MOST_SILENCE)
@@ -910,7 +925,7 @@ impl Peer {
         let Some(numbers) = numbers else {
             return Forwarded::Not;
         };
-        outgoing.last = Some(now);
+        let first = outgoing.last.replace(now).is_none();
         let vp8 = packet.video.as_ref().and_then(|video| video.part.vp8);
         let patch = vp8.and_then(|said| outgoing.pictures.patch(packet.ssrc, payload, &said));
         let pt = match outgoing.payload_types {
@@ -954,6 +969,7 @@ impl Peer {
             numbers,
             marker,
             video,
+            first,
             patch,
         };
         self.write(mid, &written, packet, now);
@@ -975,6 +991,7 @@ impl Peer {
             numbers,
             marker,
             video,
+            first,
             patch,
         } = *written;
         let mut extensions = ExtensionValues {
@@ -991,6 +1008,9 @@ impl Peer {
         let paced = self.estimate.is_some();
         let lane = self.rtc.guarded(|rtc| {
             if let Some(stream) = rtc.direct_api().stream_tx_by_mid(mid, None) {
+                if first {
+                    stream.set_rtx_cache(MOST_KEPT, KEPT_FOR, MOST_SENT_AGAIN);
+                }
                 let sent = RtpWrite::new(
                     pt,
                     numbers.sequence.into(),
@@ -1012,8 +1032,9 @@ impl Peer {
             }
             (!video).then(|| Lane::of(rtc, mid, pt, now))?
         });
-        if let Some(outgoing) = self.outgoing.get_mut(&mid) {
-            outgoing.lane = lane.ok().flatten();
+        let lane = lane.ok().flatten();
+        if !video && let Some(outgoing) = self.outgoing.get_mut(&mid) {
+            outgoing.lane = lane;
         }
         // What follows must not overtake it.
         self.fast_path.leave();
@@ -1049,6 +1070,8 @@ struct Written<'a> {
     numbers: Numbers,
     marker: bool,
     video: bool,
+    /// Of its slot.
+    first: bool,
     patch: Option<Vp8Patch>,
 }
 
