@@ -229,6 +229,17 @@ impl OccasionalEncoder {
         Ok(())
     }
 
+    /// How hard it tries from now on, see [`OpusSettings::complexity`].
+    pub fn set_complexity(&mut self, complexity: u8) -> Result<(), OpusError> {
+        if self.settings.complexity != complexity {
+            self.settings.complexity = complexity;
+            if let Some(encoder) = &mut self.encoder {
+                encoder.set_complexity(complexity)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The packet of a frame where that is needed; else the encoder goes until one is.
     pub fn encode(&mut self, frame: &[i16], needed: bool) -> Result<Option<Arc<[u8]>>, OpusError> {
         if !needed {

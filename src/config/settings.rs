@@ -437,7 +437,8 @@ settings! {
         participants_per_room: usize = "2000", "rtc.participants_per_room", "RTC_PARTICIPANTS_PER_ROOM", check positive;
         /// Threads that embedded rooms are spread over; 0 means one per core. A room is on one of them.
         threads: usize = "0", "rtc.threads", "RTC_THREADS";
-        /// Complexity of the encoder for a session's speech in a room, 0 (cheap) to 10 (best).
+        /// Complexity of the encoder for a session's speech in a room, 0 (cheap) to 10 (best). While its thread has something to do in
+        /// more than 60 % of the time it is 1 at most.
         complexity: u8 = "5", "rtc.complexity", "RTC_COMPLEXITY", check up_to_ten;
         /// URLs to which embedded rooms post their events, as LiveKit does. `webhooks.allow_insecure` and
         /// `webhooks.allow_private` apply to these, too.

@@ -13,6 +13,8 @@ use vivavoce_audio::pcm::level_dbov;
 use vivavoce_audio::{Bandwidth, Layout, SampleRate};
 use vivavoce_seams::rooms::link::{CLOCK_HZ, Forms, Frame, PublishSink, Samples};
 
+use super::busyness;
+
 /// What sessions say in a room, and its clock.
 pub const LAYOUT: Layout = Layout::mono(SampleRate::HZ_48000);
 /// How far ahead of real time a frame may leave: one frame, so that a late timer leaves no gap.
@@ -25,6 +27,8 @@ const GAP: Duration = Duration::from_millis(60);
 const BITRATE_BPS: u32 = 40_000;
 /// Packet loss, in percent, that forward error correction is configured for.
 const EXPECTED_LOSS_PERCENT: u8 = 10;
+/// The encoder's complexity at most while its thread is busy: half of what 5 takes, as it tries one way to quantise and not several.
+const HURRIED: u8 = 1;
 
 /// The published track of a session; clones are the same track.
 #[derive(Clone)]
@@ -42,6 +46,7 @@ struct Inner {
 /// Encodes and timestamps frames.
 struct Frames {
     bandwidth: Bandwidth,
+    complexity: u8,
     encoder: OccasionalEncoder,
     /// RTP timestamp of the next frame, and when it is due if there is no silence in between.
     timestamp: u32,
@@ -51,24 +56,12 @@ struct Frames {
 }
 
 impl TrackPublisher {
-    /// A publisher for this track of sound of this bandwidth. `complexity` is the encoder's, 0 (cheap) to 10.
+    /// A publisher for this track of sound of this bandwidth. `complexity` is the encoder's, 0 (cheap) to 10, while its thread has
+    /// the time.
     pub fn new(publish: PublishSink, bandwidth: Bandwidth, complexity: u8) -> Self {
-        let settings = OpusSettings {
-            application: Application::Voip,
-            bitrate_bps: BITRATE_BPS,
-            complexity,
-            fec_loss_percent: Some(EXPECTED_LOSS_PERCENT),
-        };
-        let frames = Frames {
-            bandwidth,
-            encoder: OccasionalEncoder::new(Layout::mono(bandwidth.rate()), settings),
-            timestamp: fastrand::u32(..),
-            due: None,
-            marker: true,
-        };
         Self(Rc::new(Inner {
             publish,
-            frames: RefCell::new(frames),
+            frames: RefCell::new(Frames::new(bandwidth, complexity)),
             open: Cell::new(false),
             patience: Cell::new(None),
             opened: Notify::new(),
@@ -124,16 +117,18 @@ impl TrackPublisher {
     /// for those that are late: their jitter buffers learn how late this machine is.
     pub fn send_due(&self, samples: &[i16], due: Instant) -> Result<(), OpusError> {
         let wanted = self.0.publish.wanted();
-        let frame = self.0.frames.borrow_mut().next(samples, wanted, due)?;
-        self.0.publish.push(frame);
+        let mut frames = self.0.frames.borrow_mut();
+        frames.hurry(busyness::is_busy())?;
+        self.0.publish.push(frames.next(samples, wanted, due)?);
         Ok(())
     }
 
     /// Sends the next 20 ms of a stream that keeps its own time: however late this is called, they follow the 20 ms before.
     pub fn send_next(&self, samples: &[i16]) -> Result<(), OpusError> {
         let wanted = self.0.publish.wanted();
-        let frame = self.0.frames.borrow_mut().make(samples, wanted)?;
-        self.0.publish.push(frame);
+        let mut frames = self.0.frames.borrow_mut();
+        frames.hurry(busyness::is_busy())?;
+        self.0.publish.push(frames.make(samples, wanted)?);
         Ok(())
     }
 
@@ -144,6 +139,29 @@ impl TrackPublisher {
 }
 
 impl Frames {
+    fn new(bandwidth: Bandwidth, complexity: u8) -> Self {
+        let settings = OpusSettings {
+            application: Application::Voip,
+            bitrate_bps: BITRATE_BPS,
+            complexity,
+            fec_loss_percent: Some(EXPECTED_LOSS_PERCENT),
+        };
+        Self {
+            bandwidth,
+            complexity,
+            encoder: OccasionalEncoder::new(Layout::mono(bandwidth.rate()), settings),
+            timestamp: fastrand::u32(..),
+            due: None,
+            marker: true,
+        }
+    }
+
+    /// Encodes well, or quickly.
+    fn hurry(&mut self, hurries: bool) -> Result<(), OpusError> {
+        let most = if hurries { HURRIED } else { u8::MAX };
+        self.encoder.set_complexity(self.complexity.min(most))
+    }
+
     fn next(&mut self, samples: &[i16], wanted: Forms, at: Instant) -> Result<Frame, OpusError> {
         let due = self.due.unwrap_or(at);
         let late = at.saturating_duration_since(due);
@@ -191,4 +209,41 @@ fn clock(time: Duration) -> u32 {
     let ticks = time.as_micros() * u128::from(CLOCK_HZ) / 1_000_000;
     // The clock wraps.
     (ticks & u128::from(u32::MAX)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a second of a swept tone is encoded to.
+    fn encoded(complexity: u8, hurries: bool) -> Vec<Vec<u8>> {
+        let wanted = Forms {
+            opus: true,
+            pcm: false,
+            redundancy: false,
+        };
+        let mut frames = Frames::new(Bandwidth::Fullband, complexity);
+        let mut packets = Vec::new();
+        for number in 0..50 {
+            frames.hurry(hurries).unwrap();
+            let samples = (0..960).map(|at| {
+                let time = f64::from(number * 960 + at) / 48_000.0;
+                ((time * (300.0 + 900.0 * time)).sin() * 8_000.0) as i16
+            });
+            let samples: Vec<i16> = samples.collect();
+            let frame = frames.make(&samples, wanted).unwrap();
+            packets.push(frame.opus.unwrap().to_vec());
+        }
+        packets
+    }
+
+    #[test]
+    fn who_is_in_a_hurry_encodes_with_less_trouble() {
+        let at_ease = encoded(5, false);
+        let hurried = encoded(5, true);
+        assert_ne!(at_ease, hurried);
+        assert_eq!(hurried, encoded(HURRIED, false));
+        // Never with more than what was asked for.
+        assert_eq!(encoded(0, true), encoded(0, false));
+    }
 }
