@@ -50,8 +50,8 @@ const MOST_CHANNELS: usize = 16;
 const AT_ONCE: Duration = Duration::from_micros(10);
 /// Until it has said when it wants to be told the time.
 const LONGEST_REST: Duration = Duration::from_mins(1);
-/// How long a connection that sends is not asked whether there is anything else. What comes from its client, and what it has to do at
-/// a certain time, does not wait for that.
+/// How long a connection that sends is not asked whether there is anything else: a report may be so late. What comes from its client
+/// does not wait for that.
 const UNASKED: Duration = Duration::from_millis(100);
 /// For how long what need not be on time may be put off.
 const IDLE_REST: Duration = Duration::from_millis(100);

@@ -20,7 +20,7 @@ thread_local! {
     static OWN: RefCell<Busyness> = const { RefCell::new(Busyness::new()) };
 }
 
-/// Whether this thread was busy in the last second.
+/// Whether this thread was busy between the last two looks, of which there is one a second at most.
 pub fn is_busy() -> bool {
     OWN.with_borrow_mut(|own| own.look(Instant::now(), spent))
 }
@@ -53,9 +53,7 @@ impl Busyness {
         if self.last.is_some_and(|last| passed(last) < LOOK_EVERY) {
             return self.is_busy;
         }
-        let Some(spent) = spent() else {
-            return false;
-        };
+        let spent = spent().unwrap_or_default();
         if let Some(last) = self.last {
             let share = spent.saturating_sub(last.1).as_secs_f64() / passed(last).as_secs_f64();
             self.is_busy = share >= if self.is_busy { AT_EASE } else { BUSY };
@@ -93,7 +91,12 @@ mod tests {
         busyness.look(now, || Some(Duration::ZERO));
         busyness.look(now + LOOK_EVERY / 2, || unreachable!("too soon"));
         assert!(busyness.look(now + LOOK_EVERY, || Some(LOOK_EVERY)));
-        assert!(!Busyness::new().look(now, || None));
+        // Where there is none, neither.
+        let mut unknown = Busyness::new();
+        for second in 0..3 {
+            assert!(!unknown.look(now + LOOK_EVERY * second, || None));
+            unknown.look(now + LOOK_EVERY * second, || unreachable!("too soon"));
+        }
     }
 
     #[test]
