@@ -462,29 +462,19 @@ impl Sfu {
 
     /// Polls a peer connection until it rests, or others must have their turn.
     fn poll(&mut self, key: ParticipantKey, side: Side, now: Now) {
-        let mut left = MOST_PER_TURN;
-        while left > 0 {
-            let Some(participant) = self.participants.get_mut(&key) else {
+        for turn in 0.. {
+            let Some(peer) = self.peer_mut(key, side) else {
                 return;
             };
-            let Some(peer) = participant.link.peer_mut(side) else {
-                return;
-            };
-            // Most of what comes out is sent.
-            let mut arrival = None;
-            while left > 0 && arrival.is_none() {
-                left -= 1;
-                match peer.poll(now.instant) {
-                    Polled::Transmit(transmit) => self.outputs.datagrams.push(transmit),
-                    Polled::Arrival(arrived) => arrival = Some(arrived),
-                    Polled::Wait(at) => return self.rest(key, side, at),
-                }
+            match peer.poll(now.instant) {
+                Polled::Transmit(transmit) => self.outputs.datagrams.push(transmit),
+                Polled::Arrival(arrival) => self.arrived(key, side, arrival, now),
+                Polled::Wait(at) => return self.rest(key, side, at),
             }
-            if let Some(arrival) = arrival {
-                self.arrived(key, side, arrival, now);
+            if turn == MOST_PER_TURN {
+                return self.touch(key, side);
             }
         }
-        self.touch(key, side);
     }
 
     /// A peer connection has nothing to do until then.

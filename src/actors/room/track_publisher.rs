@@ -27,7 +27,7 @@ const GAP: Duration = Duration::from_millis(60);
 const BITRATE_BPS: u32 = 40_000;
 /// Packet loss, in percent, that forward error correction is configured for.
 const EXPECTED_LOSS_PERCENT: u8 = 10;
-/// The encoder's complexity at most while its thread is busy: half of what 5 takes, as it tries one way to quantise and not several.
+/// The encoder's complexity at most while its thread is busy: the highest with which it tries one way to quantise, and not several.
 const HURRIED: u8 = 1;
 
 /// The published track of a session; clones are the same track.
