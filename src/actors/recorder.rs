@@ -34,7 +34,7 @@ use vivavoce_recordings::{Metadata, RecordingSettings, TranscriptLine};
 use vivavoce_seams::SttResult;
 
 /// How often the task takes what is due.
-const TICK: Duration = Duration::from_millis(50);
+const TICK: Duration = Duration::from_millis(100);
 /// How much audio a page holds. With the clock's lag, a tick and the disk's delay a process that is killed loses less than
 /// a second.
 const PAGE: Duration = Duration::from_millis(100);
@@ -46,6 +46,8 @@ const FULL: Duration = Duration::from_secs(8);
 /// The most bytes that wait for the disk: 40 s of stereo at 48 kHz. As much may be in the hands of the writers.
 const MAX_UNWRITTEN: usize = 8 << 20;
 const MAX_LINES: usize = 1 << 20;
+/// What is not on the disk by then is written with priority, so that it is by [`LATE`].
+const IN_TIME: Duration = Duration::from_millis(250);
 /// How much later than what was said its final may come: what recognisers take.
 const LATE_FINAL: Duration = Duration::from_secs(2);
 
@@ -555,9 +557,9 @@ struct Scribe {
 }
 
 impl Scribe {
-    /// Writes, and returns itself unless that was the end.
-    fn write(mut self, piece: &Unwritten) -> Written {
-        self.pages.hurry(piece.hurried)?;
+    /// Writes, and returns itself unless that was the end. A thread that is busy encodes cheaply.
+    fn write(mut self, piece: &Unwritten, is_busy: bool) -> Written {
+        self.pages.hurry(piece.hurried || is_busy)?;
         // Before the sound: what has begun is marked by the time that the process may die in it.
         self.journal.mark(&piece.marks)?;
         for sound in &piece.sound {
@@ -756,10 +758,13 @@ impl Desk {
         let (tell, told) = oneshot::channel();
         self.writing = Some(told);
         self.handed_over = self.taken;
-        self.submit(Box::new(move || {
-            // After a failure nobody waits for it.
-            let _ = tell.send(scribe.write(&piece));
-        }));
+        self.submit(Job {
+            work: Box::new(move |is_busy| {
+                // After a failure nobody waits for it.
+                let _ = tell.send(scribe.write(&piece, is_busy));
+            }),
+            is_late: self.on_disk.elapsed() > IN_TIME,
+        });
     }
 
     /// Tries again while too much waits.

@@ -16,6 +16,7 @@
 //! * **Rates.** [`token_bucket`] says whether another request is within its rate, [`backoff`] when to try again, and
 //!   [`log_interval`] whether what happens often is logged again.
 //! * **Time.** [`unix_time`] tells the clock on the wall to others.
+//! * **Load.** [`busyness`] says whether a thread has the time to do well what could be done quickly.
 //! * **Memory.** [`memory`] gives back to the kernel what the allocator kept of a flood.
 //! * **Programs.** [`process`] runs flite, espeak-ng and lame as children with a deadline, an output limit and a sandbox.
 //! * **Shared vocabulary.** [`call`] and [`provider_error`] are the types in which telephone calls and provider failures
@@ -44,6 +45,7 @@
 //! ```
 
 pub mod backoff;
+pub mod busyness;
 pub mod call;
 pub mod causes;
 pub mod dialect;

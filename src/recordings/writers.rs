@@ -1,7 +1,7 @@
-//! The threads that write recordings: they encode the sessions' audio and append it to the journals, with a higher
-//! priority than the sessions' own threads where the system allows it, so that audio reaches the disk even while the
-//! machine is busy. A separate thread syncs all files that have grown, so that no recording waits for another's
-//! `fsync`.
+//! The threads that write recordings: they encode the sessions' audio and append it to the journals. What people hear now
+//! comes first: the threads have a lower priority than the sessions' own, as a recording may wait. One that has waited for long
+//! is written with a higher priority where the system allows it, so that audio reaches the disk even while the machine is
+//! busy. A separate thread syncs all files that have grown, so that no recording waits for another's `fsync`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,23 +13,30 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use vivavoce_core::busyness;
 use vivavoce_telemetry::metrics;
 
 /// Capacity of the job queue: each recording has at most one job in it.
 const WAITING: usize = 4096;
-/// More threads would not write faster.
-const MAX_THREADS: usize = 4;
-/// The threads' `nice` value.
-const PRIORITY: i32 = -10;
+/// The most threads, of which each encodes for some hundreds of recordings.
+const MAX_THREADS: usize = 16;
+/// The threads' `nice` value, and that while what they write has waited for long.
+const PRIORITY: i32 = 5;
+const LATE_PRIORITY: i32 = -10;
 /// The interval between two rounds of syncing.
-const ROUND: Duration = Duration::from_millis(200);
+const ROUND: Duration = Duration::from_secs(1);
 /// Audio that is not on disk by then is late: half of what may be lost when the process is killed.
 pub const LATE: Duration = Duration::from_millis(500);
 /// The minimum interval between two warnings about that.
 const WARNING: Duration = Duration::from_secs(10);
 
 /// A job for a writer thread.
-pub type Job = Box<dyn FnOnce() + Send>;
+pub struct Job {
+    /// What is done. It is told whether the thread is busy, so that it should be done quickly rather than well.
+    pub work: Box<dyn FnOnce(bool) + Send>,
+    /// Whether it has waited for long.
+    pub is_late: bool,
+}
 
 /// The writer threads. Clones share them; they end with the last clone.
 #[derive(Debug, Clone)]
@@ -178,7 +185,7 @@ impl Writers {
     /// Queues a job; returns it if the queue is full.
     pub fn submit(&self, job: Job) -> Result<(), Job> {
         let Some(threads) = &self.0.threads else {
-            job();
+            (job.work)(false);
             return Ok(());
         };
         threads.jobs.try_send(job).map_err(|refused| match refused {
@@ -221,12 +228,7 @@ impl Writers {
 
 /// Runs jobs until no more can arrive.
 fn work(waiting: &Mutex<Receiver<Job>>, logs: bool) {
-    // On Linux this sets the priority of the calling thread only.
-    if let Err(error) = rustix::process::setpriority_process(None, PRIORITY)
-        && logs
-    {
-        tracing::debug!(%error, "recordings are written without raised priority (CAP_SYS_NICE or RLIMIT_NICE would give it)");
-    }
+    let mut priority = Priority::new(logs);
     loop {
         let next = waiting
             .lock()
@@ -235,9 +237,48 @@ fn work(waiting: &Mutex<Receiver<Job>>, logs: bool) {
         let Ok(job) = next else {
             return;
         };
+        priority.set(job.is_late);
+        let is_busy = busyness::is_busy();
         // A panic is noticed by whoever waits for what the job drops.
-        if catch_unwind(AssertUnwindSafe(job)).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| (job.work)(is_busy))).is_err() {
             tracing::error!("writing a recording panicked; this is a bug");
+        }
+    }
+}
+
+/// The priority of a thread.
+struct Priority {
+    is_raised: bool,
+    /// Whether it was refused to be raised.
+    is_refused: bool,
+    logs: bool,
+}
+
+impl Priority {
+    /// That of the calling thread alone, as Linux has it.
+    fn new(logs: bool) -> Self {
+        // A thread may always be put back.
+        let _ = rustix::process::setpriority_process(None, PRIORITY);
+        Self {
+            is_raised: false,
+            is_refused: false,
+            logs,
+        }
+    }
+
+    fn set(&mut self, raised: bool) {
+        if self.is_refused || self.is_raised == raised {
+            return;
+        }
+        let nice = if raised { LATE_PRIORITY } else { PRIORITY };
+        match rustix::process::setpriority_process(None, nice) {
+            Ok(()) => self.is_raised = raised,
+            Err(error) => {
+                self.is_refused = true;
+                if self.logs {
+                    tracing::debug!(%error, "recordings that are late are written without raised priority (CAP_SYS_NICE or RLIMIT_NICE would give it)");
+                }
+            }
         }
     }
 }
@@ -249,18 +290,21 @@ mod tests {
 
     use super::*;
 
+    fn job(work: impl FnOnce() + Send + 'static) -> Job {
+        Job {
+            work: Box::new(|_| work()),
+            is_late: false,
+        }
+    }
+
     #[test]
     fn a_piece_of_work_that_panics_costs_no_thread() {
         let writers = Writers::start().unwrap();
         for _ in 0..MAX_THREADS * 2 {
-            assert!(writers.submit(Box::new(|| panic!("on purpose"))).is_ok());
+            assert!(writers.submit(job(|| panic!("on purpose"))).is_ok());
         }
         let (tell, told) = channel();
-        assert!(
-            writers
-                .submit(Box::new(move || tell.send(1).unwrap()))
-                .is_ok()
-        );
+        assert!(writers.submit(job(move || tell.send(1).unwrap())).is_ok());
         assert_eq!(told.recv(), Ok(1));
     }
 
@@ -271,7 +315,7 @@ mod tests {
         let gate = Arc::new(Mutex::new(gate));
         let held = |gate: &Arc<Mutex<Receiver<()>>>| -> Job {
             let gate = Arc::clone(gate);
-            Box::new(move || {
+            job(move || {
                 let _ = gate.lock().unwrap().recv();
             })
         };

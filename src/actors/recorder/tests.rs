@@ -432,9 +432,12 @@ fn held_writers() -> (Writers, Sender<()>) {
     let gate = Arc::new(Mutex::new(gate));
     for _ in 0..16 {
         let gate = Arc::clone(&gate);
-        let held = writers.submit(Box::new(move || {
-            let _ = gate.lock().unwrap().recv();
-        }));
+        let held = writers.submit(Job {
+            work: Box::new(move |_| {
+                let _ = gate.lock().unwrap().recv();
+            }),
+            is_late: false,
+        });
         assert!(held.is_ok());
     }
     (writers, go)

@@ -3,7 +3,6 @@
 //! session's thread. The wire is the business of the [link](vivavoce_seams::rooms::link).
 
 mod answer_words;
-mod busyness;
 mod membership_lifecycle;
 mod phones;
 mod room_receiver;

@@ -11,9 +11,8 @@ use tokio::time::{Instant, sleep_until};
 use vivavoce_audio::opus::{Application, FRAME, OccasionalEncoder, OpusError, OpusSettings};
 use vivavoce_audio::pcm::level_dbov;
 use vivavoce_audio::{Bandwidth, Layout, SampleRate};
+use vivavoce_core::busyness;
 use vivavoce_seams::rooms::link::{CLOCK_HZ, Forms, Frame, PublishSink, Samples};
-
-use super::busyness;
 
 /// What sessions say in a room, and its clock.
 pub const LAYOUT: Layout = Layout::mono(SampleRate::HZ_48000);

@@ -50,11 +50,13 @@ impl State {
     }
 }
 
-/// A delay that half, and 99 of 100, do not exceed. Milliseconds.
+/// A delay that half, 90 and 99 of 100, and 999 of 1,000 do not exceed. Milliseconds.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Delay {
     pub(super) p50_ms: f64,
+    p90_ms: f64,
     pub(super) p99_ms: f64,
+    p999_ms: f64,
     /// Of how many.
     pub(super) count: u64,
 }
@@ -65,9 +67,32 @@ impl Delay {
         let ms = |share| Some(grown.quantile(share)?.as_secs_f64() * 1e3);
         Some(Self {
             p50_ms: ms(0.5)?,
+            p90_ms: ms(0.9)?,
             p99_ms: ms(0.99)?,
+            p999_ms: ms(0.999)?,
             count: grown.count(),
         })
+    }
+}
+
+/// One of the intervals of a measurement: whoever shares the machine disturbs some of them, and what grows with time shows.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Interval {
+    /// When it ended, in seconds from the begin.
+    pub(super) until: f64,
+    pub(super) server_load: Option<f64>,
+    pub(super) bytes_per_session: Option<f64>,
+    pub(super) input_p99_ms: Option<f64>,
+    pub(super) output_p99_ms: Option<f64>,
+    pub(super) answer_p99_ms: Option<f64>,
+}
+
+impl Interval {
+    /// The larger of the two delays that the server knows of.
+    pub(super) fn added_p99_ms(&self) -> Option<f64> {
+        self.input_p99_ms
+            .zip(self.output_p99_ms)
+            .map(|(input, output)| input.max(output))
     }
 }
 
@@ -102,6 +127,7 @@ pub(super) struct Outcome {
     pub(super) events: u64,
     /// `error` messages and sessions that ended too early.
     pub(super) failures: u64,
+    pub(super) course: Vec<Interval>,
 }
 
 impl Outcome {
@@ -147,6 +173,20 @@ impl Outcome {
             audio_bytes: after.audio_bytes - before.audio_bytes,
             events: after.events - before.events,
             failures,
+            course: Vec::new(),
+        }
+    }
+
+    /// What this is as an interval that ends so long after the begin.
+    pub(super) fn interval(&self, until: Duration) -> Interval {
+        let p99 = |delay: Option<Delay>| delay.map(|delay| delay.p99_ms);
+        Interval {
+            until: until.as_secs_f64(),
+            server_load: self.server_load,
+            bytes_per_session: self.bytes_per_session,
+            input_p99_ms: p99(self.input_delay),
+            output_p99_ms: p99(self.output_delay),
+            answer_p99_ms: p99(self.answer_delay),
         }
     }
 
@@ -185,6 +225,13 @@ const ROWS: &[Row] = &[
     }),
     ("sound due → socket, ms", |o| some(o.output_delay, delay)),
     ("answer at the client, ms", |o| some(o.answer_delay, delay)),
+    (
+        "the later of both at the server, p99 by the interval, ms",
+        |o| spread(o, Interval::added_p99_ms, |ms| format!("{ms:.3}")),
+    ),
+    ("memory by the interval, kB", |o| {
+        spread(o, |i| i.bytes_per_session, |b| format!("{:.1}", b / 1e3))
+    }),
     ("frames sent of expected", |o| {
         let share = 100.0 * o.frames_sent as f64 / o.frames_expected.max(1) as f64;
         format!("{share:.1} %")
@@ -206,6 +253,22 @@ const ROWS: &[Row] = &[
 
 fn some<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "–".to_owned(), show)
+}
+
+/// The median of the intervals, the least and the most.
+fn spread(
+    outcome: &Outcome,
+    of: impl Fn(&Interval) -> Option<f64>,
+    show: impl Fn(f64) -> String,
+) -> String {
+    let mut values: Vec<f64> = outcome.course.iter().filter_map(of).collect();
+    values.sort_by(f64::total_cmp);
+    let (Some(least), Some(median), Some(most)) =
+        (values.first(), values.get(values.len() / 2), values.last())
+    else {
+        return some(None, show);
+    };
+    format!("{} ({} – {})", show(*median), show(*least), show(*most))
 }
 
 fn delay(delay: Delay) -> String {
@@ -254,7 +317,12 @@ mod tests {
             usage(5_000, 0),
             &bucket(7),
         );
-        let outcome = Outcome::between("server", 100, 1_000_000, [&before, &after], 0);
+        let mut outcome = Outcome::between("server", 100, 1_000_000, [&before, &after], 0);
+        for seconds in 1..=3 {
+            let mut interval = outcome.interval(Duration::from_secs(seconds));
+            interval.bytes_per_session = Some(1e5 * seconds as f64);
+            outcome.course.push(interval);
+        }
         let shown = table(std::slice::from_ref(&outcome));
         for row in [
             "| server, cores busy | 0.100 |",
@@ -262,6 +330,8 @@ mod tests {
             "| memory per session, kB | 100.0 |",
             "| frame read → recogniser, ms | 0.500 / 0.990 |",
             "| sound due → socket, ms | – |",
+            "| the later of both at the server, p99 by the interval, ms | – |",
+            "| memory by the interval, kB | 200.0 (100.0 – 300.0) |",
             "| frames sent of expected | 100.0 % |",
             "| generator, cores busy | 0.500 |",
         ] {

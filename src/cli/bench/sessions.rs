@@ -12,12 +12,12 @@ use rustix::process::{Resource, Rlimit, getpid, getrlimit, setrlimit};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::runtime::Runtime;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_tungstenite::tungstenite::http::Uri;
 use tokio_util::sync::CancellationToken;
 
 use super::load::{self, Load, Peer, SPREAD};
-use super::outcome::{Outcome, State, table};
+use super::outcome::{Interval, Outcome, State, table};
 use super::sound::Sounds;
 use super::under_test::{Cores, UnderTest, Usage};
 use super::{ConfigArgs, Failure};
@@ -30,12 +30,15 @@ const RAMP_PRECISION: f64 = 0.05;
 const OTHER_FILES: u64 = 200;
 /// From the last session's begin to the first look.
 const SETTLING: Duration = Duration::from_secs(1);
+/// Of a measurement as long as this each interval is told of.
+const LONG: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     vivavoce bench sessions                            200 sessions, and a bare echo beside them\n  \
     vivavoce bench sessions --sessions 800 --json capacity.json\n  \
     vivavoce bench sessions --ramp                     find how many stay within 2 ms\n  \
+    vivavoce bench sessions --seconds 7200 --every 60  two hours, told of by the minute\n  \
     vivavoce bench sessions --record                   the same, recorded\n  \
     vivavoce bench sessions --session '{\"vad\": {\"enabled\": false}}'   without voice activity detection\n  \
     vivavoce bench sessions --set socket.lead_ms=100   the server's settings may be changed\n  \
@@ -52,6 +55,10 @@ pub(super) struct Arguments {
     /// Seconds to measure, after a warm-up
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
+    /// Seconds of the intervals that are looked at by themselves; a run of a minute and more tells of each
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    #[arg(default_value_t = 1)]
+    every: u32,
     /// A running server to use instead of starting one; its CPU time and memory are not measured
     #[arg(long, value_name = "WS-URL", conflicts_with_all = ["ramp", "echo"])]
     url: Option<Uri>,
@@ -94,6 +101,7 @@ pub(super) fn run(config: &ConfigArgs, arguments: &Arguments) -> Result<(), Fail
     let bench = Bench {
         config,
         seconds: arguments.seconds,
+        every: arguments.every,
         session: session_config(arguments),
         sounds: Arc::new(Sounds::spoken()?),
         runtime,
@@ -140,6 +148,7 @@ fn session_config(arguments: &Arguments) -> Map<String, Value> {
 struct Bench<'a> {
     config: &'a ConfigArgs,
     seconds: u32,
+    every: u32,
     /// What else is in each session's `config`.
     session: Map<String, Value>,
     sounds: Arc<Sounds>,
@@ -294,13 +303,32 @@ impl Bench<'_> {
             () = sleep(warm_up) => {}
             () = self.stop.cancelled() => return Ok(None),
         }
+        let begin = Instant::now();
         let before = target.state(&load).await?;
         eprintln!("measuring for {} s", seconds.as_secs());
-        tokio::select! {
-            () = sleep(seconds) => {}
-            () = self.stop.cancelled() => {}
+        let mut course = Vec::new();
+        let mut latest = None;
+        let mut until = Duration::ZERO;
+        while until < seconds && !self.stop.is_cancelled() {
+            until = seconds.min(until + Duration::from_secs(self.every.into()));
+            tokio::select! {
+                () = sleep_until(begin + until) => {}
+                () = self.stop.cancelled() => {}
+            }
+            let now = target.state(&load).await?;
+            let states = [latest.as_ref().unwrap_or(&before), &now];
+            let outcome = Outcome::between(target.name(), sessions, idle, states, 0);
+            let interval = outcome.interval(begin.elapsed());
+            if seconds >= LONG {
+                eprintln!("{}", progress(&interval));
+            }
+            course.push(interval);
+            latest = Some(now);
         }
-        let after = target.state(&load).await?;
+        let after = match latest {
+            Some(latest) => latest,
+            None => target.state(&load).await?,
+        };
         if let Some(failure) = load.tally.first_failure() {
             eprintln!("the first failure: {failure}");
         }
@@ -309,14 +337,24 @@ impl Bench<'_> {
             .failures
             .load(std::sync::atomic::Ordering::Relaxed);
         let states = [&before, &after];
-        Ok(Some(Outcome::between(
-            target.name(),
-            sessions,
-            idle,
-            states,
-            failures,
-        )))
+        let whole = Outcome::between(target.name(), sessions, idle, states, failures);
+        Ok(Some(Outcome { course, ..whole }))
     }
+}
+
+fn progress(interval: &Interval) -> String {
+    let number = |value: Option<f64>, unit: f64| {
+        value.map_or_else(|| "–".to_owned(), |value| format!("{:.3}", value / unit))
+    };
+    format!(
+        "{:.0} s: p99 of input {} ms, output {} ms, answer {} ms; {} cores; {} kB a session",
+        interval.until,
+        number(interval.input_p99_ms, 1.0),
+        number(interval.output_p99_ms, 1.0),
+        number(interval.answer_p99_ms, 1.0),
+        number(interval.server_load, 1.0),
+        number(interval.bytes_per_session, 1e3),
+    )
 }
 
 fn verdict(outcome: &Outcome, within: bool) -> String {
