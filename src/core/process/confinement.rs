@@ -128,6 +128,9 @@ impl fmt::Display for Confinement {
     }
 }
 
+/// The `nice` value of a child: it computes for milliseconds at a time, and sound that is due now does not wait for it.
+const PRIORITY: i32 = 5;
+
 /// Limits of a child.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
@@ -167,6 +170,8 @@ pub fn spawn(
         let thread = std::thread::Builder::new().name("start-program".to_owned());
         let thread = thread.spawn_scoped(scope, || {
             let _runtime = runtime.enter();
+            // The child has this thread's priority, as Linux has it. Lowering it is always allowed.
+            let _ = rustix::process::setpriority_process(None, PRIORITY);
             restrict(&files)?;
             if enforced.network
                 && let Some(filter) = filter()
