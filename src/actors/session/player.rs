@@ -40,6 +40,9 @@ use vivavoce_telemetry::metrics;
 
 /// Steps after which the task yields: a burst of events must not fill the socket's queue before it can send.
 const STEPS_AT_ONCE: usize = 64;
+/// By how much a timer for sound on a socket is set before it is due, and sound may leave before that: timers are up to two
+/// milliseconds late, as tokio's wheel and epoll both round up to whole ones.
+const EARLY: Duration = Duration::from_millis(1);
 /// By how much sound for a room catches up where this task was late: with the lead, as much as its track keeps (200 ms).
 const CATCH_UP: Duration = Duration::from_millis(160);
 
@@ -521,6 +524,9 @@ impl Player {
     }
 
     async fn wait(&self, until: Option<Instant>, room: bool) {
+        let sound = self.0.state.borrow().sound_due;
+        let early = sound.filter(|due| self.0.publisher.is_none() && Some(*due) == until);
+        let until = early.and_then(|due| due.checked_sub(EARLY)).or(until);
         let alarm = async {
             match until {
                 Some(until) => sleep_until(until).await,
@@ -577,7 +583,7 @@ impl Player {
                 let instant = state.as_of(woken);
                 (instant, instant.into_std())
             }
-            None => (woken, state.now()),
+            None => state.nearly(woken),
         };
         let leave = |utterance, sound| Step::Leave {
             utterance,
@@ -607,7 +613,7 @@ impl Player {
                     if !wanted_sound && state.queue.wants_sound() {
                         self.0.room.notify_waiters();
                     }
-                    metrics::output_delay(state.lateness(&sound, woken));
+                    metrics::output_delay(state.lateness(&sound, woken.max(instant)));
                     state.silence = None;
                     let mut samples = sound.sound.into_samples();
                     if !state.queue.is_protected(utterance) {
@@ -815,6 +821,15 @@ impl State {
         woken
             .checked_sub(CATCH_UP)
             .map_or(due, |from| due.max(from))
+    }
+
+    /// When what is sent now was due, for a socket, and the time of the listener: sound that is almost due is due.
+    fn nearly(&self, woken: Instant) -> (Instant, std::time::Instant) {
+        let almost = |due: &Instant| *due > woken && *due <= woken + EARLY;
+        match self.sound_due.filter(almost) {
+            Some(due) if self.frozen.is_none() => (due, due.into_std()),
+            _ => (woken, self.now()),
+        }
     }
 
     /// The time of the listener.
