@@ -16,7 +16,8 @@
 //! * **Rates.** [`token_bucket`] says whether another request is within its rate, [`backoff`] when to try again, and
 //!   [`log_interval`] whether what happens often is logged again.
 //! * **Time.** [`unix_time`] tells the clock on the wall to others.
-//! * **Load.** [`busyness`] says whether a thread has the time to do well what could be done quickly.
+//! * **Load.** [`busyness`] says whether a thread has the time to do well what could be done quickly, [`priority`] which threads go
+//!   first.
 //! * **Memory.** [`memory`] gives back to the kernel what the allocator kept of a flood.
 //! * **Programs.** [`process`] runs flite, espeak-ng and lame as children with a deadline, an output limit and a sandbox.
 //! * **Shared vocabulary.** [`call`] and [`provider_error`] are the types in which telephone calls and provider failures
@@ -60,6 +61,7 @@ pub mod log_interval;
 pub mod memory;
 pub mod party;
 pub mod phone;
+pub mod priority;
 pub mod process;
 pub mod provider_error;
 pub mod sdp;

@@ -13,16 +13,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use vivavoce_core::busyness;
+use vivavoce_core::{busyness, priority};
 use vivavoce_telemetry::metrics;
 
 /// Capacity of the job queue: each recording has at most one job in it.
 const WAITING: usize = 4096;
 /// The most threads, of which each encodes for some hundreds of recordings.
 const MAX_THREADS: usize = 16;
-/// The threads' `nice` value, and that while what they write has waited for long.
-const PRIORITY: i32 = 5;
-const LATE_PRIORITY: i32 = -10;
+/// By how much the threads go before those of sessions while what they write has waited for long.
+const HURRIED: i32 = 10;
 /// The interval between two rounds of syncing.
 const ROUND: Duration = Duration::from_secs(1);
 /// Audio that is not on disk by then is late: half of what may be lost when the process is killed.
@@ -248,6 +247,8 @@ fn work(waiting: &Mutex<Receiver<Job>>, logs: bool) {
 
 /// The priority of a thread.
 struct Priority {
+    /// The `nice` value of the threads of sessions.
+    others: i32,
     is_raised: bool,
     /// Whether it was refused to be raised.
     is_refused: bool,
@@ -257,9 +258,10 @@ struct Priority {
 impl Priority {
     /// That of the calling thread alone, as Linux has it.
     fn new(logs: bool) -> Self {
-        // A thread may always be put back.
-        let _ = rustix::process::setpriority_process(None, PRIORITY);
+        let others = priority::of_this_thread();
+        priority::may_wait();
         Self {
+            others,
             is_raised: false,
             is_refused: false,
             logs,
@@ -270,8 +272,12 @@ impl Priority {
         if self.is_refused || self.is_raised == raised {
             return;
         }
-        let nice = if raised { LATE_PRIORITY } else { PRIORITY };
-        match rustix::process::setpriority_process(None, nice) {
+        let nice = if raised {
+            self.others - HURRIED
+        } else {
+            self.others + priority::MAY_WAIT
+        };
+        match priority::set(nice) {
             Ok(()) => self.is_raised = raised,
             Err(error) => {
                 self.is_refused = true;

@@ -22,6 +22,8 @@ use seccompiler::{
 use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
 
+use crate::priority;
+
 /// The newest Landlock ABI that we know; on an older kernel, everything it supports is used.
 const LANDLOCK: ABI = ABI::V6;
 /// What every program may read and execute: installed files, never generated ones.
@@ -128,9 +130,6 @@ impl fmt::Display for Confinement {
     }
 }
 
-/// The `nice` value of a child: it computes for milliseconds at a time, and sound that is due now does not wait for it.
-const PRIORITY: i32 = 5;
-
 /// Limits of a child.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
@@ -170,8 +169,8 @@ pub fn spawn(
         let thread = std::thread::Builder::new().name("start-program".to_owned());
         let thread = thread.spawn_scoped(scope, || {
             let _runtime = runtime.enter();
-            // The child has this thread's priority, as Linux has it. Lowering it is always allowed.
-            let _ = rustix::process::setpriority_process(None, PRIORITY);
+            // The child has this thread's: it computes for milliseconds at a time, and sound that is due now does not wait for it.
+            priority::may_wait();
             restrict(&files)?;
             if enforced.network
                 && let Some(filter) = filter()
