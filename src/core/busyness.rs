@@ -12,8 +12,7 @@ use tokio::time::Instant;
 /// How often the account is read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The part of the time from which on a thread is busy, and below which it no longer is. What is done quickly takes less of it, down
-/// to six tenths (libopus at complexity 0 instead of 5, with what is around it): the two are so far apart that a thread does not go
-/// to and fro.
+/// to little more than half (libopus at complexity 0 instead of 5): the two are so far apart that a thread does not go to and fro.
 const BUSY: f64 = 0.6;
 const AT_EASE: f64 = 0.3;
 

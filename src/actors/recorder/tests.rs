@@ -555,3 +555,46 @@ async fn audio_that_the_clock_cannot_hold_fails_the_recording() {
     })
     .await;
 }
+
+/// What a second of two voices becomes at this complexity.
+fn encoded(complexity: u8, is_busy: bool) -> Vec<Vec<u8>> {
+    let folder = tempfile::tempdir().unwrap();
+    let journals = Journals::open_with(folder.path().to_owned(), Writers::none()).unwrap();
+    let settings = RecordingSettings {
+        channels: Channels::Stereo,
+        complexity,
+    };
+    let layout = Layout::new(RATE, Channels::Stereo);
+    let mut pages = Pages::new(layout, settings, &[]).unwrap();
+    pages.begin();
+    let scribe = Scribe {
+        pages,
+        journal: journals.begin(&metadata()).unwrap(),
+    };
+    let voice = |n: usize| {
+        let at = n as f64 / 16_000.0;
+        let glides = 150.0 + 60.0 * (at * 9.0).sin();
+        ((at * glides * std::f64::consts::TAU).sin().powi(9) * 9_000.0) as i16
+    };
+    let sides: Vec<i16> = (0..16_000).flat_map(|n| [voice(n), voice(n / 2)]).collect();
+    let blocks = sides.chunks(2 * CHUNK);
+    let piece = Unwritten {
+        sound: blocks.map(|block| Sound::Block(block.into())).collect(),
+        end: Some(End {
+            frames: 16_000,
+            goes_on: false,
+        }),
+        ..Unwritten::default()
+    };
+    assert!(scribe.write(&piece, is_busy).unwrap().is_none());
+    packets(&journals.finish("one").unwrap().unwrap().file(AUDIO))
+}
+
+#[test]
+fn a_thread_that_is_busy_encodes_as_quickly_as_it_can() {
+    let well = encoded(5, false);
+    let quickly = encoded(5, true);
+    assert!(well.len() >= 50);
+    assert_ne!(well, quickly);
+    assert_eq!(quickly, encoded(0, false));
+}

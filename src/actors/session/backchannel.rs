@@ -3,6 +3,7 @@
 //! text of a turn. Pure; what playback does meanwhile is decided by [`barge_in`](super::barge_in).
 
 use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -68,7 +69,17 @@ const BY_LANGUAGE: [(&str, &str); 8] = [
 /// The lists of an operator, which replace those above: phrases by a language's primary subtag, and by `*` those of any
 /// language.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Lists(HashMap<String, Vec<Phrase>>);
+pub struct Lists(HashMap<String, List>);
+
+/// Those of one language, for all sessions.
+type List = Arc<[Phrase]>;
+
+/// Those above.
+static OURS: LazyLock<HashMap<&str, List>> = LazyLock::new(|| {
+    let all = BY_LANGUAGE.into_iter().chain([("*", ANYWHERE)]);
+    all.map(|(language, list)| (language, list.split(',').map(words).collect()))
+        .collect()
+});
 
 /// Words in lower case, without marks.
 type Phrase = Vec<String>;
@@ -106,46 +117,39 @@ impl Lists {
 
     /// Those of these languages (BCP-47), and of any.
     pub fn of<'a>(&self, languages: impl IntoIterator<Item = &'a str>) -> Phrases {
-        let mut phrases = self.list("*", Some(ANYWHERE));
-        for language in languages {
+        let primary = languages.into_iter().map(|language| {
             let primary = language.split(['-', '_']).next().unwrap_or_default();
-            let primary = primary.to_ascii_lowercase();
-            let known = BY_LANGUAGE.iter().find(|(subtag, _)| *subtag == primary);
-            phrases.extend(self.list(&primary, known.map(|(_, list)| *list)));
-        }
-        Phrases(phrases)
+            primary.to_ascii_lowercase()
+        });
+        let all = ["*".to_owned()].into_iter().chain(primary);
+        Phrases(all.filter_map(|language| self.list(&language)).collect())
     }
 
-    fn list(&self, language: &str, ours: Option<&str>) -> Vec<Phrase> {
-        match self.0.get(language) {
-            Some(own) => own.clone(),
-            None => ours
-                .into_iter()
-                .flat_map(|list| list.split(','))
-                .map(words)
-                .collect(),
-        }
+    fn list(&self, language: &str) -> Option<List> {
+        self.0.get(language).or_else(|| OURS.get(language)).cloned()
     }
 }
 
 /// The backchannels of the languages that are spoken.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Phrases(Vec<Phrase>);
+pub struct Phrases(Vec<List>);
 
 impl Phrases {
+    fn all(&self) -> impl Iterator<Item = &Phrase> {
+        self.0.iter().flat_map(|list| list.iter())
+    }
+
     /// How many words are no part of a backchannel. The last ones of a segment that is not final may be the beginning of
     /// one.
     pub fn others(&self, words: &[String], is_final: bool) -> usize {
         let mut rest = words;
         let mut others = 0;
         while let Some((_, behind)) = rest.split_first() {
-            let longest = self.0.iter().filter(|phrase| rest.starts_with(phrase));
+            let longest = self.all().filter(|phrase| rest.starts_with(phrase));
             // None is empty, so this ends.
             if let Some(length) = longest.map(Vec::len).max() {
                 rest = rest.get(length..).unwrap_or_default();
-            } else if !is_final
-                && others == 0
-                && self.0.iter().any(|phrase| may_become(rest, phrase))
+            } else if !is_final && others == 0 && self.all().any(|phrase| may_become(rest, phrase))
             {
                 break;
             } else {
