@@ -46,8 +46,6 @@ const FULL: Duration = Duration::from_secs(8);
 /// The most bytes that wait for the disk: 40 s of stereo at 48 kHz. As much may be in the hands of the writers.
 const MAX_UNWRITTEN: usize = 8 << 20;
 const MAX_LINES: usize = 1 << 20;
-/// What is not on the disk by then is written with priority, so that it is by [`LATE`].
-const IN_TIME: Duration = Duration::from_millis(250);
 /// How much later than what was said its final may come: what recognisers take.
 const LATE_FINAL: Duration = Duration::from_secs(2);
 
@@ -472,7 +470,7 @@ impl Pages {
         self.bytes.extend_from_slice(&self.writer.headers());
     }
 
-    /// A recorder that is behind encodes more cheaply: worse quality is better than a gap.
+    /// A recorder that is behind, or whose thread is busy, encodes more cheaply: worse quality is better than a gap.
     fn hurry(&mut self, hurries: bool) -> Result<(), RecordError> {
         if self.hurries != hurries {
             self.hurries = hurries;
@@ -557,9 +555,9 @@ struct Scribe {
 }
 
 impl Scribe {
-    /// Writes, and returns itself unless that was the end. A thread that is busy encodes cheaply.
-    fn write(mut self, piece: &Unwritten, is_busy: bool) -> Written {
-        self.pages.hurry(piece.hurried || is_busy)?;
+    /// Writes, well or quickly, and returns itself unless that was the end.
+    fn write(mut self, piece: &Unwritten, quickly: bool) -> Written {
+        self.pages.hurry(quickly)?;
         // Before the sound: what has begun is marked by the time that the process may die in it.
         self.journal.mark(&piece.marks)?;
         for sound in &piece.sound {
@@ -589,7 +587,6 @@ struct Unwritten {
     lines: String,
     /// What is silenced.
     marks: String,
-    hurried: bool,
     /// Where the stream ends, once it does.
     end: Option<End>,
 }
@@ -753,17 +750,16 @@ impl Desk {
             self.idle = Some(scribe);
             return;
         }
-        let mut piece = std::mem::take(&mut self.waiting);
-        piece.hurried = self.late;
+        let piece = std::mem::take(&mut self.waiting);
         let (tell, told) = oneshot::channel();
         self.writing = Some(told);
         self.handed_over = self.taken;
         self.submit(Job {
-            work: Box::new(move |is_busy| {
+            work: Box::new(move |quickly| {
                 // After a failure nobody waits for it.
-                let _ = tell.send(scribe.write(&piece, is_busy));
+                let _ = tell.send(scribe.write(&piece, quickly));
             }),
-            is_late: self.on_disk.elapsed() > IN_TIME,
+            since: self.on_disk.into_std(),
         });
     }
 

@@ -453,8 +453,8 @@ settings! {
         prefix: String = "recordings", "recording.prefix", "RECORDING_PREFIX", check key_prefix;
         /// Whether input is left and output right, or both are mixed.
         layout: RecordingLayout = "stereo", "recording.layout", "RECORDING_LAYOUT";
-        /// Complexity of the encoder, 0 (cheap) to 10 (best). While its thread has something to do in more than 60 % of the time, or
-        /// writes late, it is 0.
+        /// Complexity of the encoder, 0 (cheap) to 10 (best). While its thread has something to do in more than 60 % of the time, until
+        /// below 30 %, or writes late, it is 0.
         complexity: u8 = "5", "recording.complexity", "RECORDING_COMPLEXITY", check up_to_ten;
         /// Days after which recordings are deleted from the store; never if absent.
         retention_days: Option<NonZeroU32> = "", "recording.retention_days", "RECORDING_RETENTION_DAYS";

@@ -516,7 +516,7 @@ impl Journal {
     }
 
     /// Appends audio pages and transcript lines. Once this returns, they survive the process; they survive a power
-    /// failure a second later. After an error nothing has been appended.
+    /// failure about half a second later. After an error nothing has been appended.
     pub fn append(&mut self, pages: &[u8], lines: &str) -> io::Result<()> {
         self.audio.append(pages)?;
         self.transcript.append(lines.as_bytes())?;

@@ -1,7 +1,7 @@
 //! The threads that write recordings: they encode the sessions' audio and append it to the journals. What people hear now
-//! comes first: the threads have a lower priority than the sessions' own, as a recording may wait. One that has waited for long
-//! is written with a higher priority where the system allows it, so that audio reaches the disk even while the machine is
-//! busy. A separate thread syncs all files that have grown, so that no recording waits for another's `fsync`.
+//! comes first: the threads have a lower priority than the sessions' own, as a recording may wait. What has waited for long
+//! is written with a higher one, so that audio reaches the disk even while the machine is busy. Where the system does not allow
+//! that, the threads keep the priority of the others: it could not be taken back. A separate thread syncs all files that have grown, so that no recording waits for another's `fsync`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -20,10 +20,12 @@ use vivavoce_telemetry::metrics;
 const WAITING: usize = 4096;
 /// The most threads, of which each encodes for some hundreds of recordings.
 const MAX_THREADS: usize = 16;
-/// By how much the threads go before those of sessions while what they write has waited for long.
-const HURRIED: i32 = 10;
+/// By how much less nice than those of sessions the threads are while they write what has waited for long.
+const RAISED_BY: i32 = 10;
+/// What has waited for this long goes first, and is done quickly: so it is written before it is [`LATE`].
+const GOES_FIRST: Duration = Duration::from_millis(250);
 /// The interval between two rounds of syncing.
-const ROUND: Duration = Duration::from_secs(1);
+const ROUND: Duration = Duration::from_millis(500);
 /// Audio that is not on disk by then is late: half of what may be lost when the process is killed.
 pub const LATE: Duration = Duration::from_millis(500);
 /// The minimum interval between two warnings about that.
@@ -31,10 +33,10 @@ const WARNING: Duration = Duration::from_secs(10);
 
 /// A job for a writer thread.
 pub struct Job {
-    /// What is done. It is told whether the thread is busy, so that it should be done quickly rather than well.
+    /// What is done. It is told whether that should be quickly rather than well.
     pub work: Box<dyn FnOnce(bool) + Send>,
-    /// Whether it has waited for long.
-    pub is_late: bool,
+    /// Since when what it writes has waited.
+    pub since: Instant,
 }
 
 /// The writer threads. Clones share them; they end with the last clone.
@@ -227,7 +229,7 @@ impl Writers {
 
 /// Runs jobs until no more can arrive.
 fn work(waiting: &Mutex<Receiver<Job>>, logs: bool) {
-    let mut priority = Priority::new(logs);
+    let mut priority = Priority::of_this_thread(logs);
     loop {
         let next = waiting
             .lock()
@@ -236,10 +238,12 @@ fn work(waiting: &Mutex<Receiver<Job>>, logs: bool) {
         let Ok(job) = next else {
             return;
         };
-        priority.set(job.is_late);
-        let is_busy = busyness::is_busy();
+        // By now, not by when it was handed over: it may have waited here.
+        let goes_first = job.since.elapsed() > GOES_FIRST;
+        priority.raise(goes_first);
+        let quickly = busyness::is_busy() || goes_first;
         // A panic is noticed by whoever waits for what the job drops.
-        if catch_unwind(AssertUnwindSafe(|| (job.work)(is_busy))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| (job.work)(quickly))).is_err() {
             tracing::error!("writing a recording panicked; this is a bug");
         }
     }
@@ -250,41 +254,41 @@ struct Priority {
     /// The `nice` value of the threads of sessions.
     others: i32,
     is_raised: bool,
-    /// Whether it was refused to be raised.
-    is_refused: bool,
-    logs: bool,
+    /// Whether it may be raised.
+    may_change: bool,
 }
 
 impl Priority {
-    /// That of the calling thread alone, as Linux has it.
-    fn new(logs: bool) -> Self {
+    /// Lowers it, if it may be raised again.
+    fn of_this_thread(logs: bool) -> Self {
         let others = priority::of_this_thread();
-        priority::may_wait();
+        let may_change = match priority::set(others - RAISED_BY) {
+            Ok(()) => priority::set(others + priority::MAY_WAIT).is_ok(),
+            Err(error) => {
+                if logs {
+                    tracing::debug!(%error, "recordings have the priority of sessions (CAP_SYS_NICE or RLIMIT_NICE would let them wait, and go first when they are late)");
+                }
+                false
+            }
+        };
         Self {
             others,
             is_raised: false,
-            is_refused: false,
-            logs,
+            may_change,
         }
     }
 
-    fn set(&mut self, raised: bool) {
-        if self.is_refused || self.is_raised == raised {
+    fn raise(&mut self, raised: bool) {
+        if !self.may_change || self.is_raised == raised {
             return;
         }
         let nice = if raised {
-            self.others - HURRIED
+            self.others - RAISED_BY
         } else {
             self.others + priority::MAY_WAIT
         };
-        match priority::set(nice) {
-            Ok(()) => self.is_raised = raised,
-            Err(error) => {
-                self.is_refused = true;
-                if self.logs {
-                    tracing::debug!(%error, "recordings that are late are written without raised priority (CAP_SYS_NICE or RLIMIT_NICE would give it)");
-                }
-            }
+        if priority::set(nice).is_ok() {
+            self.is_raised = raised;
         }
     }
 }
@@ -299,7 +303,38 @@ mod tests {
     fn job(work: impl FnOnce() + Send + 'static) -> Job {
         Job {
             work: Box::new(|_| work()),
-            is_late: false,
+            since: Instant::now(),
+        }
+    }
+
+    /// What a job that has waited for this long is told, and the priority of its thread.
+    fn of_a_job(writers: &Writers, waited: Duration) -> (bool, i32) {
+        let (tell, told) = channel();
+        let job = Job {
+            work: Box::new(move |quickly| {
+                tell.send((quickly, priority::of_this_thread())).unwrap();
+            }),
+            since: Instant::now().checked_sub(waited).unwrap(),
+        };
+        assert!(writers.submit(job).is_ok());
+        told.recv().unwrap()
+    }
+
+    #[test]
+    fn what_has_waited_for_long_goes_before_sessions_and_what_has_not_after_them() {
+        let writers = Writers::start().unwrap();
+        let others = priority::of_this_thread();
+        let raised = thread::spawn(move || priority::set(others - RAISED_BY).is_ok());
+        let (first, behind) = if raised.join().unwrap() {
+            (others - RAISED_BY, others + priority::MAY_WAIT)
+        } else {
+            (others, others)
+        };
+        for _ in 0..3 {
+            let late = of_a_job(&writers, GOES_FIRST + Duration::from_millis(1));
+            assert_eq!(late, (true, first));
+            // Whether its thread is busy depends on the machine.
+            assert_eq!(of_a_job(&writers, Duration::ZERO).1, behind);
         }
     }
 

@@ -24,7 +24,7 @@ const MAX_PEOPLE: usize = 64;
 const MAX_UTTERANCES: usize = 64;
 /// Input that is so far ahead of the time was not spoken as it came.
 const NOT_SPOKEN: Duration = Duration::from_secs(1);
-/// The most bytes of marks that wait. They are taken 20 times in a second; after a failure nobody takes them.
+/// The most bytes of marks that wait. They are taken ten times in a second; after a failure nobody takes them.
 const MAX_MARKS: usize = 1 << 20;
 
 /// What is known of time when a final comes.

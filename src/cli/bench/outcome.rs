@@ -229,7 +229,7 @@ const ROWS: &[Row] = &[
         "the later of both at the server, p99 by the interval, ms",
         |o| spread(o, Interval::added_p99_ms, |ms| format!("{ms:.3}")),
     ),
-    ("memory by the interval, kB", |o| {
+    ("memory per session by the interval, kB", |o| {
         spread(o, |i| i.bytes_per_session, |b| format!("{:.1}", b / 1e3))
     }),
     ("frames sent of expected", |o| {
@@ -321,6 +321,7 @@ mod tests {
         for seconds in 1..=3 {
             let mut interval = outcome.interval(Duration::from_secs(seconds));
             interval.bytes_per_session = Some(1e5 * seconds as f64);
+            interval.output_p99_ms = Some(0.5 + seconds as f64 / 4.0);
             outcome.course.push(interval);
         }
         let shown = table(std::slice::from_ref(&outcome));
@@ -330,8 +331,8 @@ mod tests {
             "| memory per session, kB | 100.0 |",
             "| frame read → recogniser, ms | 0.500 / 0.990 |",
             "| sound due → socket, ms | – |",
-            "| the later of both at the server, p99 by the interval, ms | – |",
-            "| memory by the interval, kB | 200.0 (100.0 – 300.0) |",
+            "| the later of both at the server, p99 by the interval, ms | 1.000 (0.990 – 1.250) |",
+            "| memory per session by the interval, kB | 200.0 (100.0 – 300.0) |",
             "| frames sent of expected | 100.0 % |",
             "| generator, cores busy | 0.500 |",
         ] {

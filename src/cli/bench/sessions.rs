@@ -323,7 +323,14 @@ impl Bench<'_> {
                 () = sleep_until(begin + until) => {}
                 () = self.stop.cancelled() => {}
             }
-            let now = target.state(&load).await?;
+            let now = match target.state(&load).await {
+                Ok(now) => now,
+                Err(error) if until < seconds => {
+                    eprintln!("no look after {} s: {}", until.as_secs(), error.message);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let states = [latest.as_ref().unwrap_or(&before), &now];
             let outcome = Outcome::between(target.name(), sessions, idle, states, 0);
             let interval = outcome.interval(begin.elapsed());

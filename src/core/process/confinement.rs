@@ -130,6 +130,9 @@ impl fmt::Display for Confinement {
     }
 }
 
+/// The lowest limit that a process may have for raising its own priority (setrlimit(2), RLIMIT_NICE).
+const LOWEST_PRIORITY: u64 = 0;
+
 /// Limits of a child.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
@@ -137,6 +140,8 @@ pub struct Bounds {
     pub work: Duration,
     /// Memory, in bytes.
     pub memory: u64,
+    /// Whether sound that is due now goes before it, as it computes for milliseconds at a time.
+    pub may_wait: bool,
 }
 
 /// Starts `command`, which runs `program` and may read `readable`. Must be called in a tokio runtime. Costs about
@@ -169,8 +174,10 @@ pub fn spawn(
         let thread = std::thread::Builder::new().name("start-program".to_owned());
         let thread = thread.spawn_scoped(scope, || {
             let _runtime = runtime.enter();
-            // The child has this thread's: it computes for milliseconds at a time, and sound that is due now does not wait for it.
-            priority::may_wait();
+            // The child has this thread's.
+            if bounds.may_wait {
+                priority::may_wait();
+            }
             restrict(&files)?;
             if enforced.network
                 && let Some(filter) = filter()
@@ -189,6 +196,8 @@ pub fn spawn(
             (Resource::Fsize, FILE),
             (Resource::Nofile, FILES),
             (Resource::Nproc, PROCESSES),
+            // No priority above the usual one.
+            (Resource::Nice, LOWEST_PRIORITY),
             (Resource::Core, 0),
         ] {
             bound(pid, resource, limit);
@@ -260,7 +269,7 @@ fn filter() -> Option<&'static BpfProgram> {
 }
 
 /// System calls refused regardless of their arguments.
-const REFUSED: [i64; 34] = [
+const REFUSED: [i64; 35] = [
     libc::SYS_socket,
     libc::SYS_connect,
     libc::SYS_bind,
@@ -295,6 +304,7 @@ const REFUSED: [i64; 34] = [
     libc::SYS_kexec_load,
     libc::SYS_reboot,
     libc::SYS_setrlimit,
+    libc::SYS_setpriority,
 ];
 /// x32 system calls on x86-64 have this bit set and do the same.
 #[cfg(target_arch = "x86_64")]

@@ -13,6 +13,7 @@ pub static ESPEAK: Engine = Engine {
     program: Program {
         name: "espeak-ng",
         package: "espeak-ng",
+        is_live: false,
     },
     prefix: "espeak-",
     list: &["--voices"],

@@ -227,6 +227,7 @@ impl<P: Protocol> Worker<P> {
         let bounds = Bounds {
             work: WORK,
             memory: settings.memory,
+            may_wait: true,
         };
         let mut child = confinement::spawn(&mut command, &settings.program, &readable, bounds)
             .map_err(failed)?;
