@@ -828,7 +828,8 @@ impl State {
         let almost = |due: &Instant| *due > woken && *due <= woken + EARLY;
         match self.sound_due.filter(almost) {
             Some(due) if self.frozen.is_none() => (due, due.into_std()),
-            _ => (woken, self.now()),
+            // One look at the clock for both: what is due then is the same to the nanosecond.
+            _ => (woken, self.frozen.unwrap_or_else(|| woken.into_std())),
         }
     }
 
