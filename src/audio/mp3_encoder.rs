@@ -17,7 +17,6 @@ use vivavoce_core::process::{Limits, Program, ProgramError, RunningProgram};
 pub const LAME: Program = Program {
     name: "lame",
     package: "lame",
-    is_live: true,
 };
 /// The timeout of a push, or of the end; lame needs microseconds.
 const STALLED: Duration = Duration::from_secs(5);
@@ -206,7 +205,6 @@ mod tests {
     const SH: Program = Program {
         name: "sh",
         package: "dash",
-        is_live: true,
     };
     const LAYOUT: Layout = Layout::mono(SampleRate::HZ_24000);
 

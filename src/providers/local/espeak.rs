@@ -13,7 +13,6 @@ pub static ESPEAK: Engine = Engine {
     program: Program {
         name: "espeak-ng",
         package: "espeak-ng",
-        is_live: false,
     },
     prefix: "espeak-",
     list: &["--voices"],

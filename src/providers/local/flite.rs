@@ -15,7 +15,6 @@ pub static FLITE: Engine = Engine {
     program: Program {
         name: "flite",
         package: "flite",
-        is_live: false,
     },
     prefix: "flite-",
     list: &["-lv"],

@@ -101,6 +101,8 @@ pub struct WorkerSettings {
     pub readable: Vec<PathBuf>,
     /// The most memory that one may take, in bytes.
     pub memory: u64,
+    /// Whether sound that is due now goes before what they compute.
+    pub may_wait: bool,
     /// The most workers at a time.
     pub size: usize,
     /// How long each step may take.
@@ -227,7 +229,7 @@ impl<P: Protocol> Worker<P> {
         let bounds = Bounds {
             work: WORK,
             memory: settings.memory,
-            may_wait: true,
+            may_wait: settings.may_wait,
         };
         let mut child = confinement::spawn(&mut command, &settings.program, &readable, bounds)
             .map_err(failed)?;

@@ -89,6 +89,8 @@ impl Models {
             ],
             readable,
             memory: MEMORY,
+            // Every pause of every session asks it. Others are waited for by people, beside whatever else the machine does.
+            may_wait: kind == Kind::SmartTurn,
             size,
             deadlines: Deadlines {
                 // A model of 150 MB is read and prepared within a second or two of an idle core.

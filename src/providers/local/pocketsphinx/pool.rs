@@ -55,6 +55,7 @@ impl PoolSettings {
             arguments: vec![SUBCOMMAND.into(), self.model.clone().into()],
             readable: model_files(&self.model),
             memory: MEMORY,
+            may_wait: false,
             size: self.size,
             deadlines: self.deadlines,
             share: self.share,
