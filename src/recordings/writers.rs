@@ -1,7 +1,8 @@
 //! The threads that write recordings: they encode the sessions' audio and append it to the journals. What people hear now
 //! comes first: the threads have a lower priority than the sessions' own, as a recording may wait. What has waited for long
 //! is written with a higher one, so that audio reaches the disk even while the machine is busy. Where the system does not allow
-//! that, the threads keep the priority of the others: it could not be taken back. A separate thread syncs all files that have grown, so that no recording waits for another's `fsync`.
+//! that, the threads keep the priority of the others: it could not be taken back. A separate thread syncs all files that have
+//! grown, so that no recording waits for another's `fsync`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -307,14 +308,14 @@ mod tests {
         }
     }
 
-    /// What a job that has waited for this long is told, and the priority of its thread.
-    fn of_a_job(writers: &Writers, waited: Duration) -> (bool, i32) {
+    /// What a job that has waited since then is told, and the priority of its thread.
+    fn of_a_job(writers: &Writers, since: Instant) -> (bool, i32) {
         let (tell, told) = channel();
         let job = Job {
             work: Box::new(move |quickly| {
                 tell.send((quickly, priority::of_this_thread())).unwrap();
             }),
-            since: Instant::now().checked_sub(waited).unwrap(),
+            since,
         };
         assert!(writers.submit(job).is_ok());
         told.recv().unwrap()
@@ -331,10 +332,12 @@ mod tests {
             (others, others)
         };
         for _ in 0..3 {
-            let late = of_a_job(&writers, GOES_FIRST + Duration::from_millis(1));
-            assert_eq!(late, (true, first));
-            // Whether its thread is busy depends on the machine.
-            assert_eq!(of_a_job(&writers, Duration::ZERO).1, behind);
+            let now = Instant::now();
+            let long_ago = now.checked_sub(2 * GOES_FIRST).unwrap();
+            assert_eq!(of_a_job(&writers, long_ago), (true, first));
+            // However long this test itself is kept waiting. Whether the thread is busy depends on the machine, too.
+            let never = now + Duration::from_hours(1);
+            assert_eq!(of_a_job(&writers, never).1, behind);
         }
     }
 

@@ -174,7 +174,7 @@ pub fn spawn(
         let thread = std::thread::Builder::new().name("start-program".to_owned());
         let thread = thread.spawn_scoped(scope, || {
             let _runtime = runtime.enter();
-            // The child has this thread's.
+            // The child gets the priority of this thread.
             if bounds.may_wait {
                 priority::may_wait();
             }
