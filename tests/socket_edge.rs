@@ -2,24 +2,28 @@
 //! clients that do not read, say nothing, or say too much. Clients are raw TCP where the wire matters.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use actix_web::dev::ServerHandle;
-use actix_web::{App, HttpRequest, HttpServer, web};
+use actix_web::middleware::from_fn;
+use actix_web::{App, HttpRequest, web};
 use bytes::Bytes;
 use bytestring::ByteString;
 use futures_util::{SinkExt, StreamExt};
 use tokio_tungstenite::tungstenite::Message;
-use vivavoce::http::Origins;
 use vivavoce::http::socket::{
     self, Audio, Backlog, Closed, MessageBudget, SocketHandler, SocketSettings, SocketWriter,
 };
+use vivavoce::http::{Connections, Listen, Origins, track_connections};
 use vivavoce::quotas::Share;
 
 use crate::harness::{PATIENCE, within};
+
+/// The most at a time.
+const CONNECTIONS: usize = 1024;
 
 const TEXT: u8 = 1;
 const BINARY: u8 = 2;
@@ -47,10 +51,19 @@ impl Edge {
         let (started, server) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             actix_web::rt::System::new().block_on(async move {
-                let server = HttpServer::new(move || {
+                let listen = Listen {
+                    listener: TcpListener::bind("127.0.0.1:0").unwrap(),
+                    tls: None,
+                    workers: 1,
+                    max_connections: CONNECTIONS,
+                    connections: Arc::new(Connections::of_anybody(CONNECTIONS)),
+                    shutdown_seconds: 1,
+                };
+                let app = move || {
                     let (echo, settings, handler) =
                         (settings.clone(), settings.clone(), handler.clone());
                     App::new()
+                        .wrap(from_fn(track_connections))
                         .route(
                             "/echo",
                             web::get().to(move |request: HttpRequest, payload: web::Payload| {
@@ -68,16 +81,8 @@ impl Edge {
                                 async move { answer }
                             }),
                         )
-                })
-                .workers(1)
-                .disable_signals()
-                .h1_allow_half_closed(false)
-                .h1_write_buffer_size(socket::WRITE_BUFFER_BYTES)
-                .on_connect(socket::accepted)
-                .bind("127.0.0.1:0")
-                .unwrap();
-                let address = server.addrs()[0];
-                let server = server.run();
+                };
+                let (address, server) = listen.serve(app).unwrap();
                 started.send((address, server.handle())).unwrap();
                 server.await.unwrap();
             });
@@ -167,11 +172,12 @@ impl Raw {
 
     /// Sends a handshake and reads the head of the answer.
     fn request(&mut self, path: &str, more: &str) -> String {
-        let request = format!(
-            "GET {path} HTTP/1.1\r\nHost: localhost:3001\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{more}\r\n"
-        );
-        self.0.write_all(request.as_bytes()).unwrap();
+        self.0.write_all(handshake(path, more).as_bytes()).unwrap();
+        self.head()
+    }
+
+    /// Reads the head of an answer.
+    fn head(&mut self) -> String {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             let mut byte = [0];
@@ -230,6 +236,13 @@ impl Raw {
             frames.push(Seen(head, payload));
         }
     }
+}
+
+fn handshake(path: &str, more: &str) -> String {
+    format!(
+        "GET {path} HTTP/1.1\r\nHost: localhost:3001\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{more}\r\n"
+    )
 }
 
 /// A client's frame with any first byte.
@@ -615,6 +628,37 @@ fn autobahn_7_closing_is_answered_and_final() {
         cases.push(bad(format!("code {code}"), &[close(code)], vec![], 1002));
     }
     check(cases);
+}
+
+/// RFC 6455 lets a client send once it has the answer to its handshake. One that cannot wait is heard all the same, however
+/// much it sends, and wherever the pieces are cut.
+#[test]
+fn what_comes_with_the_handshake_is_not_lost() {
+    let edge = Edge::echo();
+    let texts: Vec<String> = (0..60)
+        .map(|n: u32| format!("{n:05} ").repeat(900))
+        .collect();
+    let frames: Vec<_> = texts.iter().map(|text| last(TEXT, text)).collect();
+    let early = [frames.concat(), close(1000)].concat();
+    for chop in [usize::MAX, 1 << 16, 4_096, 700] {
+        let socket = TcpStream::connect(edge.address).unwrap();
+        socket.set_nodelay(true).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut client = Raw(socket);
+        let mut sending = client.0.try_clone().unwrap();
+        let wire = [handshake("/echo", "").as_bytes(), &early].concat();
+        let sender = std::thread::spawn(move || {
+            wire.chunks(chop)
+                .all(|piece| sending.write_all(piece).is_ok())
+        });
+        let head = client.head();
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        let (heard, code) = client.until_end();
+        let expected: Vec<_> = texts.iter().map(|text| seen(TEXT, text)).collect();
+        assert!(heard == expected, "{} frames came back", heard.len());
+        assert_eq!(code, Some(1000));
+        assert!(sender.join().unwrap());
+    }
 }
 
 #[test]

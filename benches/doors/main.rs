@@ -5,12 +5,13 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::io::Read;
+use std::net::TcpListener;
 use std::sync::Arc;
 
 use actix::Actor;
 use actix_web::dev::Server;
 use actix_web::middleware::from_fn;
-use actix_web::{App, HttpServer, web};
+use actix_web::{App, web};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -25,7 +26,7 @@ use vivavoce::config::{Config, Settings};
 use vivavoce::hooks::{Configured, HookFile, Hooks};
 use vivavoce::http::inspect::{Feed, SettingsInForce};
 use vivavoce::http::openai::OpenAi;
-use vivavoce::http::{self, AppState, Limits, Origins, Sockets, WhipSessions, socket};
+use vivavoce::http::{self, AppState, Connections, Limits, Listen, Origins, Sockets, WhipSessions};
 use vivavoce::quotas::{FairQueue, Quotas, Share};
 use vivavoce::synthesis::Synthesizer;
 use vivavoce::tls_roots::Authorities;
@@ -154,6 +155,15 @@ fn serve(settings: &Settings, observed: bool) -> Server {
         limits,
         origins,
     } = parts(settings);
+    let connections = 1024;
+    let listen = Listen {
+        listener: TcpListener::bind("127.0.0.1:0").unwrap(),
+        tls: None,
+        workers: 1,
+        max_connections: connections,
+        connections: Arc::new(Connections::of_anybody(connections)),
+        shutdown_seconds: 1,
+    };
     let doors = move || {
         App::new()
             .app_data(state.clone())
@@ -162,21 +172,15 @@ fn serve(settings: &Settings, observed: bool) -> Server {
             .app_data(origins.clone())
             .wrap(from_fn(http::limit_by_address))
             .wrap(from_fn(http::allow_origins))
+            .wrap(from_fn(http::track_connections))
             .configure(|app| http::configure(app, true))
     };
     // Two types of server, so that what is left out is not even asked for.
     macro_rules! run {
         ($app:expr) => {{
-            let server = HttpServer::new($app)
-                .workers(1)
-                .disable_signals()
-                .h1_allow_half_closed(false)
-                .h1_write_buffer_size(socket::WRITE_BUFFER_BYTES)
-                .on_connect(socket::accepted)
-                .bind("127.0.0.1:0")
-                .unwrap();
-            println!("{}", server.addrs()[0]);
-            server.run()
+            let (address, server) = listen.serve($app).unwrap();
+            println!("{address}");
+            server
         }};
     }
     if observed {

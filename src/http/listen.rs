@@ -22,10 +22,9 @@ use actix_web::body::MessageBody;
 use actix_web::dev::{AppConfig, Extensions, Server};
 use actix_web::rt::net::TcpStream;
 use rustls::ServerConfig;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
-use super::connections::{Connections, Pipelined, TrackedStream};
+use super::connections::{ConnectionState, Connections, Pipelined, TrackedStream};
 use vivavoce_socket as socket;
 
 /// How long closing a connection may take after its last response.
@@ -89,12 +88,7 @@ impl Listen {
         let connections = self.connections;
         let builder = match self.tls {
             None => builder.listen("http", listener, move || {
-                let http = http(
-                    app(),
-                    entrance,
-                    &stopping,
-                    Pipelined::<TrackedStream>::get_ref,
-                );
+                let http = http(app(), entrance, &stopping);
                 let stopping = stopping.clone();
                 let plain = fn_service(move |io: TrackedStream| {
                     let stopping = stopping.clone();
@@ -107,7 +101,7 @@ impl Listen {
                             () = stopping.notified() => return Err(()),
                         }
                         let (peer, state) = (io.peer(), Rc::clone(io.state()));
-                        Ok((Pipelined::new(io, state), Protocol::Http1, peer))
+                        Ok((lend(io, state), Protocol::Http1, peer))
                     }
                 });
                 judged(plain.and_then(http.map_err(drop)), &connections)
@@ -118,13 +112,13 @@ impl Listen {
                 max_concurrent_tls_connect(per_worker);
                 tls.alpn_protocols = vec![b"http/1.1".to_vec()];
                 builder.listen("https", listener, move || {
-                    let http = http(app(), entrance, &stopping, under_tls);
+                    let http = http(app(), entrance, &stopping);
                     let secured = Acceptor::new(tls.clone())
                         .map_err(|_: TlsError<_, _>| ())
                         .map(|io: TlsStream<TrackedStream>| {
                             let watched = io.get_ref().0;
                             let (peer, state) = (watched.peer(), Rc::clone(watched.state()));
-                            (Pipelined::new(io, state), Protocol::Http1, peer)
+                            (lend(io, state), Protocol::Http1, peer)
                         });
                     judged(secured.and_then(http.map_err(drop)), &connections)
                 })
@@ -134,25 +128,41 @@ impl Listen {
     }
 }
 
-fn under_tls(io: &Pipelined<TlsStream<TrackedStream>>) -> &TrackedStream {
-    io.get_ref().get_ref().0
+/// A connection as the HTTP service has it.
+type Connection = socket::Lent<Rc<ConnectionState>>;
+
+fn lend<T>(io: T, state: Rc<ConnectionState>) -> Connection
+where
+    Pipelined<T>: socket::Transport,
+{
+    let io = Pipelined::new(io, Rc::clone(&state));
+    socket::Lent::new(io, Rc::clone(state.successor()), state)
 }
 
-/// The HTTP service over a stream type.
-fn http<T, I, S, B>(
+impl socket::Transport for Pipelined<TrackedStream> {
+    fn tcp(&self) -> &TcpStream {
+        self.get_ref().tcp()
+    }
+}
+
+impl socket::Transport for Pipelined<TlsStream<TrackedStream>> {
+    fn tcp(&self) -> &TcpStream {
+        self.get_ref().get_ref().0.tcp()
+    }
+}
+
+fn http<I, S, B>(
     app: I,
     entrance: Entrance,
     stopping: &GracefulShutdownSignal,
-    under: fn(&T) -> &TrackedStream,
 ) -> impl ServiceFactory<
-    (T, Protocol, Option<SocketAddr>),
+    (Connection, Protocol, Option<SocketAddr>),
     Config = (),
     Response = (),
     Error = DispatchError,
     InitError = (),
-> + use<T, I, S, B>
+> + use<I, S, B>
 where
-    T: AsyncRead + AsyncWrite + Unpin + 'static,
     I: IntoServiceFactory<S, Request>,
     S: ServiceFactory<Request, Config = AppConfig> + 'static,
     S::Error: Into<Error> + 'static,
@@ -176,11 +186,10 @@ where
         .h1_allow_half_closed(false)
         .h1_write_buffer_size(socket::WRITE_BUFFER_BYTES)
         .local_addr(entrance.address)
-        .on_connect_ext(move |io: &T, data: &mut Extensions| {
-            let io = under(io);
-            data.insert(Rc::clone(io.state()));
+        .on_connect_ext(move |io: &Connection, data: &mut Extensions| {
+            data.insert(Rc::clone(io.companion()));
             data.insert(entrance);
-            socket::prepare(io.tcp(), entrance.secure, data);
+            data.insert(io.loan());
         })
         .finish(map_config(app, |()| AppConfig::default()))
 }
@@ -198,7 +207,7 @@ where
     apply_fn_factory(service, move |io: TcpStream, service: &S::Service| {
         let carried = connections.admit(io).map(|io| {
             let state = Rc::clone(io.state());
-            state.watch(service.call(io))
+            state.watch(Box::pin(service.call(io)))
         });
         async move {
             match carried {

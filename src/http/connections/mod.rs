@@ -39,6 +39,7 @@ use table::{Bounds, Phase, Table, Ticket};
 use turns::{Turn, poll_turn};
 use vivavoce_config::Settings;
 use vivavoce_quotas::{self as quotas, Kind, Party, Refused, Why};
+use vivavoce_socket::Successor;
 use vivavoce_telemetry::metrics::{self, ConnectionCut};
 
 /// How long a client may keep the server waiting for a request's head: from connecting (including the TLS handshake),
@@ -155,6 +156,7 @@ impl Connections {
             sent: Cell::new(0),
             heads: PipelinedRequests::default(),
             turn: Rc::default(),
+            successor: Rc::default(),
             cut,
             _of_address: of_address,
         };
@@ -208,6 +210,8 @@ pub struct ConnectionState {
     heads: PipelinedRequests,
     /// Its turn to be read from, while it is unauthenticated.
     turn: Rc<Turn>,
+    /// The socket that takes its place.
+    successor: Rc<Successor>,
     cut: Arc<Notify>,
     _of_address: Option<Share<IpAddr>>,
 }
@@ -315,13 +319,31 @@ impl ConnectionState {
         }
     }
 
-    /// Drives a connection until it ends by itself or must be closed; returns `None` in the latter case.
-    pub async fn watch<F: Future>(self: Rc<Self>, carried: F) -> Option<F::Output> {
-        let mut carried = pin!(carried);
+    /// What takes its place.
+    pub const fn successor(&self) -> &Rc<Successor> {
+        &self.successor
+    }
+
+    /// Drives a connection, and then the socket that takes its place, until that ends by itself or must be closed.
+    /// Returns what the connection ends with if it has none.
+    pub async fn watch<T>(self: Rc<Self>, carried: Pin<Box<impl Future<Output = T>>>) -> Option<T> {
+        let mut carried = Some(carried);
+        let mut socket = None;
         let mut ended = pin!(self.ended());
         poll_fn(|context| {
-            if let Poll::Ready(done) = carried.as_mut().poll(context) {
-                return Poll::Ready(Some(done));
+            if let Some(http) = &mut carried {
+                let done = http.as_mut().poll(context);
+                socket = self.successor.take();
+                if socket.is_some() {
+                    carried = None;
+                } else if let Poll::Ready(done) = done {
+                    return Poll::Ready(Some(done));
+                }
+            }
+            if let Some(socket) = &mut socket
+                && socket.as_mut().poll(context).is_ready()
+            {
+                return Poll::Ready(None);
             }
             if self.is_socket.get() && *self.counted_as.borrow() != CountedAs::Cut {
                 return Poll::Pending;
@@ -612,7 +634,10 @@ mod tests {
     /// What happens to a connection that never ends by itself.
     async fn cut_after(state: Rc<ConnectionState>) -> Duration {
         let begun = Instant::now();
-        assert_eq!(state.watch(std::future::pending::<()>()).await, None);
+        assert_eq!(
+            state.watch(Box::pin(std::future::pending::<()>())).await,
+            None
+        );
         begun.elapsed()
     }
 
@@ -658,7 +683,7 @@ mod tests {
         let _second = connections.admit(newcomer).unwrap();
         let known = CountedAs::Known(Party::Operator);
         assert_eq!(*first.state().counted_as.borrow(), known);
-        let carried = Rc::clone(first.state()).watch(tokio::task::yield_now());
+        let carried = Rc::clone(first.state()).watch(Box::pin(tokio::task::yield_now()));
         assert_eq!(carried.await, Some(()));
         drop(first);
     }

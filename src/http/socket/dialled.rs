@@ -2,25 +2,18 @@
 //! masked and what it reads is not (RFC 6455, section 5.1). Everything else is as with sockets that others open.
 
 use std::io;
-use std::pin::pin;
 use std::sync::Arc;
 
 use actix_http::ws::{OpCode, Parser};
-use actix_web::error::PayloadError;
 use bytes::{Bytes, BytesMut};
-use futures_util::{StreamExt, stream};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::SocketSettings;
-use super::connection::Connection;
+use super::carry::carry;
 use super::frames::Frames;
-use super::outbox::CLOSE_PATIENCE;
 use super::reader::{Reader, SocketHandler};
 use super::writer::{Body, Shared, SocketWriter};
 use vivavoce_core::party::Party;
-
-/// Bytes that are read at once.
-const READ_BYTES: usize = 16 << 10;
 
 /// Runs a socket over a stream whose handshake this server has made, until it has closed. It counts for `party`. Must be
 /// called in a `LocalSet`, as actors are.
@@ -35,53 +28,14 @@ pub async fn run_dialled<S, H>(
 {
     let shared = Shared::new(settings, party.clone());
     let handler = handler(SocketWriter::new(Arc::clone(&shared)));
-    let (connection, aborted) = Connection::dialled();
-    let connection = Arc::new(connection);
-    let reader = Reader::new(
-        handler,
-        Arc::clone(&shared),
-        Arc::clone(&connection),
-        settings,
-        party,
-    )
-    .reading(Frames::of_server());
-    let (read, mut write) = tokio::io::split(stream);
-    let reading = actix_web::rt::spawn(async move {
-        reader.run(pin!(chunks(read))).await;
-    });
-    let writing = async {
-        let mut body = Body::new(shared, connection);
-        while let Some(Ok(frame)) = body.next().await {
-            write.write_all(&masked(&frame, mask()?)).await?;
-            write.flush().await?;
-        }
-        // The other side may not read any more.
-        let shut = tokio::time::timeout(CLOSE_PATIENCE, write.shutdown()).await;
-        shut.unwrap_or(Ok(()))
-    };
-    tokio::select! {
-        // Fails if the other side has gone first, which the reader tells.
-        _ = writing => {}
-        () = aborted.cancelled() => {}
-    }
-    // The other side answers the close frame, or the reader's patience ends.
-    let _ended = reading.await;
+    let reader =
+        Reader::new(handler, Arc::clone(&shared), settings, party).reading(Frames::of_server());
+    let encode = |frame: Bytes| Ok(masked(&frame, mask()?).freeze());
+    carry(Box::pin(stream), reader, Body::new(shared), encode, drop_it).await;
 }
 
-/// What comes in.
-fn chunks<S: AsyncRead>(
-    read: ReadHalf<S>,
-) -> impl futures_util::Stream<Item = Result<Bytes, PayloadError>> {
-    stream::unfold(Some(read), |read| async {
-        let mut read = read?;
-        let mut chunk = BytesMut::with_capacity(READ_BYTES);
-        match read.read_buf(&mut chunk).await {
-            Ok(0) => None,
-            Ok(_) => Some((Ok(chunk.freeze()), Some(read))),
-            Err(error) => Some((Err(PayloadError::from(error)), None)),
-        }
-    })
-}
+/// Dropping the stream is enough.
+const fn drop_it<S>(_: &S) {}
 
 /// A mask that nobody can foresee (RFC 6455, section 10.3).
 fn mask() -> io::Result<[u8; 4]> {
@@ -121,6 +75,7 @@ mod tests {
     use std::time::Duration;
 
     use bytestring::ByteString;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::mpsc;
 
     use super::*;

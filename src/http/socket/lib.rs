@@ -3,16 +3,16 @@
 //!
 //! # Reading and writing are independent
 //!
-//! Only the handshake comes from `actix-web-actors`. One task decodes the request's payload and calls a
-//! [`SocketHandler`]; the response body is a bounded stream of frames that a [`SocketWriter`] fills. So input from a
-//! client that does not read its output is still processed, which a single actor polled by the response body could not
-//! do.
+//! Only the handshake comes from `actix-web-actors`. After it the socket takes the connection from the HTTP server
+//! ([`Lent`]). Bytes that come become calls of a [`SocketHandler`]; those that go are taken from a bounded queue that a
+//! [`SocketWriter`] fills. So input from a client that does not read its output is still processed, which a single actor
+//! polled by a response body could not do.
 //!
 //! ```text
-//! request payload ─> reading task ─> Frames ─> SocketHandler::text, binary
-//!                      │ pongs, pings, close, idle
-//!                      ▼
-//! response body  <── Outbox <── SocketWriter::event, latest, audio, cut_audio, close
+//! connection ─> Reader ─> Frames ─> SocketHandler::text, binary
+//!                 │ pongs, pings, close, idle
+//!                 ▼
+//! connection <─ Outbox <── SocketWriter::event, latest, audio, cut_audio, close
 //! ```
 //!
 //! # Output
@@ -29,7 +29,8 @@
 //! the one furthest behind of the party that holds most. Clients that are silent, or that take too long over a message,
 //! are closed as well.
 //!
-//! The HTTP server needs two settings: `h1_write_buffer_size(WRITE_BUFFER_BYTES)` and `on_connect(accepted)`.
+//! The HTTP server runs over [`Lent`] connections with `h1_write_buffer_size(WRITE_BUFFER_BYTES)`, puts their [`Loan`]
+//! into their data, and asks their [`Successor`] after each poll.
 //!
 //! # Sockets that this server opens
 //!
@@ -58,11 +59,12 @@
 
 mod backlog;
 mod budget;
-mod connection;
+mod carry;
 mod dial;
 mod dialled;
 mod echo;
 mod frames;
+mod handover;
 mod inner;
 mod origins;
 mod outbox;
@@ -81,11 +83,11 @@ use actix_web_actors::ws::HandshakeError;
 
 pub use backlog::{Backlog, MAX_WAITING_BYTES};
 pub use budget::MessageBudget;
-pub use connection::{WRITE_BUFFER_BYTES, accepted, prepare};
 pub use dial::{DialError, dial};
 pub use dialled::{run_dialled, text_frame_of_server};
 pub use echo::echo;
 pub use frames::{FrameError, Frames, Input, MAX_BINARY_BYTES, MAX_TEXT_BYTES};
+pub use handover::{Lent, Loan, Successor, Transport, WRITE_BUFFER_BYTES};
 pub use inner::{InnerClient, open_inner};
 pub use origins::Origins;
 pub use outbox::{
@@ -99,7 +101,7 @@ pub use timeline::{
 };
 pub use writer::{DetachedSocket, SocketWriter};
 
-use self::connection::Connection;
+use self::handover::Upgrade;
 use self::reader::Reader;
 use self::writer::{Body, Shared};
 use vivavoce_core::party::Party;
@@ -130,7 +132,7 @@ pub enum OpenError {
     /// Not a valid WebSocket handshake of version 13.
     #[error("this is no WebSocket handshake: {0}")]
     Handshake(#[from] HandshakeError),
-    /// The server was not set up with [`accepted`], or the connection carries a socket already.
+    /// The connection is not [`Lent`], or it carries a socket already.
     #[error("this connection cannot carry a socket")]
     Connection,
 }
@@ -167,51 +169,33 @@ pub fn open<H: SocketHandler>(
     // Stricter about version and key than the handshake itself.
     actix_http::ws::verify_handshake(request.head())?;
     let mut response = actix_web_actors::ws::handshake(request)?;
-    let connection = Arc::new(Connection::take(request).ok_or(OpenError::Connection)?);
+    let loan = Loan::of(request).and_then(Loan::claim);
+    let loan = loan.ok_or(OpenError::Connection)?;
 
     // The party was determined by the middleware.
     let key: Option<Party> = request.extensions().get().cloned();
     let key = key.unwrap_or_default();
     let shared = Shared::new(settings, key.clone());
     let handler = handler(SocketWriter::new(Arc::clone(&shared)));
-    let reader = Reader::new(
-        handler,
-        Arc::clone(&shared),
-        Arc::clone(&connection),
-        settings,
-        key,
-    );
-    actix_web::rt::spawn(reader.run(payload));
-    Ok(response.streaming(Body::new(shared, connection)))
+    let reader = Reader::new(handler, Arc::clone(&shared), settings, key);
+    Ok(response.streaming(Upgrade::new(loan, payload, reader, Body::new(shared))))
 }
 
-/// A socket without HTTP: `payload` is what the client sends, and what is returned is what it may read.
+/// A socket without HTTP: `payload` is what the client sends, and what is returned are the frames that it may read.
 #[cfg(any(test, feature = "testing"))]
-#[expect(
-    clippy::missing_panics_doc,
-    clippy::unwrap_used,
-    reason = "for tests alone"
-)]
 pub fn open_in_memory<H: SocketHandler>(
-    payload: impl futures_util::Stream<Item = Result<bytes::Bytes, actix_web::error::PayloadError>>
-    + Unpin
-    + 'static,
+    payload: impl futures_util::Stream<Item = std::io::Result<bytes::Bytes>> + Unpin + 'static,
     settings: &SocketSettings,
     handler: impl FnOnce(SocketWriter) -> H,
-) -> futures_util::stream::LocalBoxStream<'static, Result<bytes::Bytes, actix_web::Error>> {
-    let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
-    let connection = Arc::new(Connection::from(socket2::Socket::from(near)));
+) -> futures_util::stream::LocalBoxStream<'static, bytes::Bytes> {
     let shared = Shared::new(settings, Party::Operator);
     let handler = handler(SocketWriter::new(Arc::clone(&shared)));
-    let reader = Reader::new(
-        handler,
-        Arc::clone(&shared),
-        Arc::clone(&connection),
-        settings,
-        Party::Operator,
-    );
-    actix_web::rt::spawn(reader.run(payload));
-    Box::pin(Body::new(shared, connection))
+    let mut reader = Reader::new(handler, Arc::clone(&shared), settings, Party::Operator);
+    actix_web::rt::spawn(async move {
+        let payload = std::cell::RefCell::new(tokio_util::io::StreamReader::new(payload));
+        reader.run(&payload).await;
+    });
+    Box::pin(Body::new(shared))
 }
 
 /// Browsers send the page's origin; other clients need not.

@@ -2,25 +2,30 @@
 //! or not the client reads. It answers pings, enforces the connection's timeouts, and passes messages on by plain
 //! calls, so that audio never waits in a mailbox.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
+use std::mem::MaybeUninit;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use actix_http::ws::CloseReason;
-use actix_web::error::PayloadError;
 use bytes::Bytes;
 use bytestring::ByteString;
-use futures_util::{Stream, StreamExt};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, sleep_until};
 
 use super::SocketSettings;
 use super::budget::Held;
-use super::connection::Connection;
 use super::frames::{Frames, Input};
 use super::outbox::{Closed, ClosedBy, Outbox};
 use super::writer::Shared;
 use vivavoce_core::party::Party;
 use vivavoce_telemetry::metrics;
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 16 << 10;
 
 /// How long the reading task runs before yielding to others on its thread.
 const LONGEST_TURN: Duration = Duration::from_millis(1);
@@ -43,7 +48,6 @@ pub(super) struct Reader<H: SocketHandler> {
     handler: Option<H>,
     frames: Frames,
     shared: Arc<Shared>,
-    connection: Arc<Connection>,
     idle_timeout: Duration,
     message_timeout: Duration,
     /// The memory of the incomplete message.
@@ -61,7 +65,6 @@ impl<H: SocketHandler> Reader<H> {
     pub(super) fn new(
         handler: H,
         shared: Arc<Shared>,
-        connection: Arc<Connection>,
         settings: &SocketSettings,
         key: Party,
     ) -> Self {
@@ -70,7 +73,6 @@ impl<H: SocketHandler> Reader<H> {
             handler: Some(handler),
             frames: Frames::default(),
             shared,
-            connection,
             idle_timeout: settings.idle_timeout,
             message_timeout: settings.message_timeout,
             held: Held::of(&settings.unfinished, key),
@@ -87,50 +89,77 @@ impl<H: SocketHandler> Reader<H> {
         self
     }
 
+    pub(super) const fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Bytes that came before [`Self::run`].
+    pub(super) fn came(&mut self, bytes: &[u8]) {
+        self.frames.push(bytes);
+    }
+
     /// Reads until the connection is gone.
-    pub(super) async fn run<S>(mut self, mut payload: S)
-    where
-        S: Stream<Item = Result<Bytes, PayloadError>> + Unpin,
-    {
+    pub(super) async fn run<T: AsyncRead + Unpin>(&mut self, io: &RefCell<T>) {
+        self.take().await;
         // One timer for all timeouts. It is not moved when a frame arrives; the state is checked when it fires.
-        let alarm = sleep_until(self.next_alarm());
-        tokio::pin!(alarm);
+        let mut alarm = pin!(sleep_until(self.next_alarm()));
         let shared = Arc::clone(&self.shared);
+        let mut closing = pin!(shared.closing.notified());
         loop {
             let mut waited = false;
-            let next = poll_fn(|context| {
-                let next = payload.poll_next_unpin(context);
-                waited |= next.is_pending();
-                next
+            let more = poll_fn(|context| {
+                let more = self.poll_more(io, context);
+                waited |= more.is_pending();
+                more
             });
             tokio::select! {
-                chunk = next => match chunk {
-                    Some(Ok(chunk)) => {
-                        if waited {
-                            self.turn = Instant::now();
-                        }
-                        self.take(&chunk).await;
-                        if self.begun.is_some() {
-                            let due = self.next_alarm();
-                            if due < alarm.deadline() {
-                                alarm.as_mut().reset(due);
-                            }
-                        }
-                    }
-                    Some(Err(_)) | None => return,
-                },
+                // A client that always sends does not keep its socket from closing.
+                biased;
+                () = &mut closing => {
+                    self.tell_closed();
+                    alarm.as_mut().reset(self.next_alarm());
+                    closing.set(shared.closing.notified());
+                }
                 () = &mut alarm => {
                     if self.clocks(Instant::now()) {
                         return;
                     }
                     alarm.as_mut().reset(self.next_alarm());
                 }
-                () = shared.closing.notified() => {
-                    self.tell_closed();
-                    alarm.as_mut().reset(self.next_alarm());
+                more = more => {
+                    if !more {
+                        return;
+                    }
+                    if waited {
+                        self.turn = Instant::now();
+                    }
+                    self.take().await;
+                    if self.begun.is_some() {
+                        let due = self.next_alarm();
+                        if due < alarm.deadline() {
+                            alarm.as_mut().reset(due);
+                        }
+                    }
                 }
             }
         }
+    }
+
+    /// Reads some bytes; false once there will be no more. While the socket is closing only the client's close frame
+    /// matters, and after that nothing.
+    fn poll_more<T: AsyncRead + Unpin>(
+        &mut self,
+        io: &RefCell<T>,
+        context: &mut Context<'_>,
+    ) -> Poll<bool> {
+        // Of no socket: what is held is only what is not complete.
+        let mut space = [MaybeUninit::uninit(); READ_BYTES];
+        let mut buffer = ReadBuf::uninit(&mut space);
+        let read = ready!(Pin::new(&mut *io.borrow_mut()).poll_read(context, &mut buffer));
+        if read.is_ok() && !self.refused() {
+            self.frames.push(buffer.filled());
+        }
+        Poll::Ready(read.is_ok() && !buffer.filled().is_empty())
     }
 
     fn next_alarm(&self) -> Instant {
@@ -166,13 +195,9 @@ impl<H: SocketHandler> Reader<H> {
         false
     }
 
-    /// Handles bytes from the client; while the socket is closing only its close frame matters.
-    async fn take(&mut self, chunk: &[u8]) {
-        if self.refused() {
-            return;
-        }
-        self.frames.push(chunk);
-        loop {
+    /// Handles what has come.
+    async fn take(&mut self) {
+        while !self.refused() {
             // Processing one client's input may take long, so yield in between.
             let now = Instant::now();
             if now - self.turn > LONGEST_TURN {
@@ -183,9 +208,6 @@ impl<H: SocketHandler> Reader<H> {
                 Ok(Some(input)) => self.input(input),
                 Ok(None) => return self.keep(),
                 Err(error) => return self.give_up(error.close_code(), &error.to_string()),
-            }
-            if self.refused() {
-                return;
             }
         }
     }
@@ -273,7 +295,6 @@ impl<H: SocketHandler> Drop for Reader<H> {
         if !self.shared.lock().ended() {
             self.shared
                 .change(|outbox| outbox.transport_gone(Instant::now()));
-            self.connection.abort();
         }
         // A handler that has panicked is not called again.
         if !std::thread::panicking() {
@@ -301,9 +322,10 @@ mod tests {
     use crate::{Backlog, MessageBudget};
     use actix_http::ws::{OpCode, Parser};
     use bytes::BytesMut;
-    use std::os::unix::net::UnixStream;
+    use std::io;
     use tokio::sync::mpsc;
     use tokio_stream::wrappers::UnboundedReceiverStream;
+    use tokio_util::io::StreamReader;
     use vivavoce_quotas::Share;
 
     struct Record(mpsc::UnboundedSender<Closed>);
@@ -317,16 +339,14 @@ mod tests {
     }
 
     struct Bench {
-        client: mpsc::UnboundedSender<Result<Bytes, PayloadError>>,
+        client: mpsc::UnboundedSender<io::Result<Bytes>>,
         shared: Arc<Shared>,
         closed: mpsc::UnboundedReceiver<Closed>,
         task: tokio::task::JoinHandle<()>,
-        _far_end: UnixStream,
     }
 
     fn bench(idle_timeout: Duration) -> Bench {
-        let (near, far) = UnixStream::pair().unwrap();
-        let connection = Arc::new(Connection::from(socket2::Socket::from(near)));
+        tokio::time::pause();
         let (client, payload) = mpsc::unbounded_channel();
         let (sender, closed) = mpsc::unbounded_channel();
         let settings = SocketSettings {
@@ -338,19 +358,20 @@ mod tests {
             max_buffered_audio: Duration::from_secs(2),
         };
         let shared = Shared::new(&settings, Party::Operator);
-        let reader = Reader::new(
+        let mut reader = Reader::new(
             Record(sender),
             Arc::clone(&shared),
-            connection,
             &settings,
             Party::Operator,
         );
+        let payload = UnboundedReceiverStream::new(payload);
         Bench {
             client,
             shared,
             closed,
-            task: tokio::spawn(reader.run(UnboundedReceiverStream::new(payload))),
-            _far_end: far,
+            task: actix_web::rt::spawn(async move {
+                reader.run(&RefCell::new(StreamReader::new(payload))).await;
+            }),
         }
     }
 
@@ -364,7 +385,7 @@ mod tests {
         bytes.freeze()
     }
 
-    #[tokio::test(start_paused = true)]
+    #[actix_web::test]
     async fn the_server_pings_every_15_seconds_and_gives_up_after_60_of_silence() {
         let mut bench = bench(Duration::from_mins(1));
         let start = Instant::now();
@@ -387,7 +408,7 @@ mod tests {
         assert_eq!(start.elapsed().as_secs(), 62);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[actix_web::test]
     async fn any_frame_is_a_sign_of_life_and_half_a_frame_is_none() {
         let mut bench = bench(Duration::from_secs(10));
         let start = Instant::now();
@@ -404,7 +425,7 @@ mod tests {
         assert_eq!(start.elapsed().as_secs(), 102);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[actix_web::test]
     async fn a_message_must_be_complete_in_time_however_alive_its_client_is() {
         let mut bench = bench(Duration::from_mins(1));
         let start = Instant::now();
@@ -420,10 +441,10 @@ mod tests {
         }
         assert!(bench.closed.try_recv().is_err());
         assert_eq!(bench.closed.recv().await.unwrap().code, 4408);
-        assert_eq!(start.elapsed(), Duration::from_secs(30));
+        assert_eq!(start.elapsed().as_secs(), 30);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[actix_web::test]
     async fn each_message_has_its_own_time() {
         let mut bench = bench(Duration::from_mins(1));
         let message = frame_of(OpCode::Text, true, 9);
@@ -443,7 +464,7 @@ mod tests {
         assert_eq!(bench.closed.recv().await.unwrap().code, 4408);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[actix_web::test]
     async fn a_message_for_which_there_is_no_memory_ends_its_socket_only() {
         let mut bench = bench(Duration::from_mins(1));
         for _ in 0..3 {
@@ -458,7 +479,7 @@ mod tests {
         assert_eq!(bench.closed.recv().await.unwrap().code, 1013);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[actix_web::test]
     async fn a_client_that_never_answers_a_close_frame_is_dropped_after_two_seconds() {
         let mut bench = bench(Duration::from_mins(1));
         let closed = Closed::by_edge(1001, "draining");
@@ -469,6 +490,6 @@ mod tests {
         assert!(matches!(frame, Next::Frame(_)));
         assert_eq!(bench.closed.recv().await.unwrap().code, 1001);
         bench.task.await.unwrap();
-        assert_eq!(start.elapsed(), Duration::from_secs(3));
+        assert_eq!(start.elapsed().as_secs(), 3);
     }
 }

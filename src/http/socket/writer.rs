@@ -1,5 +1,5 @@
-//! The outgoing side of a socket: a cheap handle that never blocks, and the response body that takes one frame at a
-//! time from the same queue, whenever the kernel has accepted the previous one.
+//! The outgoing side of a socket: a cheap handle that never blocks, and the stream that takes one frame at a time from the
+//! same queue, whenever the kernel has accepted the previous one.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,7 +15,6 @@ use tokio::time::Instant;
 
 use super::SocketSettings;
 use super::backlog::BacklogEntry;
-use super::connection::Connection;
 use super::outbox::{Audio, AudioRefused, Closed, ClosedBy, Message, Next, Outbox, Topic};
 use super::sent_log::{Again, CannotResume, Missing, SentLog, SentState};
 use super::timeline::Timeline;
@@ -469,37 +468,31 @@ impl DetachedSocket {
     }
 }
 
-/// The response body: yields frames as the transport asks for them.
-pub(super) struct Body {
-    shared: Arc<Shared>,
-    connection: Arc<Connection>,
-}
+/// What goes out: yields frames as the transport asks for them.
+pub(super) struct Body(Arc<Shared>);
 
 impl Body {
-    pub(super) const fn new(shared: Arc<Shared>, connection: Arc<Connection>) -> Self {
-        Self { shared, connection }
+    pub(super) const fn new(shared: Arc<Shared>) -> Self {
+        Self(shared)
     }
 }
 
 impl Stream for Body {
-    type Item = Result<Bytes, actix_web::Error>;
+    type Item = Bytes;
 
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.shared.body.register(context.waker());
-        match self.shared.next() {
-            Next::Frame(frame) => Poll::Ready(Some(Ok(frame))),
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.0.body.register(context.waker());
+        match self.0.next() {
+            Next::Frame(frame) => Poll::Ready(Some(frame)),
             Next::Wait => Poll::Pending,
-            Next::End => {
-                self.connection.finish();
-                Poll::Ready(None)
-            }
+            Next::End => Poll::Ready(None),
         }
     }
 }
 
 impl Drop for Body {
     fn drop(&mut self) {
-        self.shared
+        self.0
             .change(|outbox| outbox.transport_gone(Instant::now()));
     }
 }

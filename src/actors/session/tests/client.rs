@@ -1,12 +1,12 @@
 //! A client that sends what the scenario says and notes what it reads, with the virtual time.
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix_http::ws::{CloseCode, CloseReason, OpCode, Parser};
-use actix_web::error::PayloadError;
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
 use serde_json::Value;
@@ -31,7 +31,7 @@ pub enum What {
 }
 
 pub struct Client {
-    wire: RefCell<Option<mpsc::UnboundedSender<Result<Bytes, PayloadError>>>>,
+    wire: RefCell<Option<mpsc::UnboundedSender<io::Result<Bytes>>>>,
     start: Instant,
     read: Rc<RefCell<Vec<(Duration, What)>>>,
     /// How many of them were read; also wakes whoever waits for one.
@@ -251,7 +251,7 @@ impl Client {
 
 /// The task that reads.
 struct Reader {
-    wire: mpsc::WeakUnboundedSender<Result<Bytes, PayloadError>>,
+    wire: mpsc::WeakUnboundedSender<io::Result<Bytes>>,
     start: Instant,
     read: Rc<RefCell<Vec<(Duration, What)>>>,
     counter: watch::Sender<usize>,
@@ -259,12 +259,12 @@ struct Reader {
 }
 
 impl Reader {
-    async fn run<E>(mut self, mut body: impl Stream<Item = Result<Bytes, E>> + Unpin) {
+    async fn run(mut self, mut body: impl Stream<Item = Bytes> + Unpin) {
         loop {
             if self.may_read.wait_for(|may| *may).await.is_err() {
                 return;
             }
-            let Some(Ok(frame)) = body.next().await else {
+            let Some(frame) = body.next().await else {
                 return;
             };
             self.take(&frame);

@@ -1,0 +1,100 @@
+//! A socket over a stream of bytes: what comes is read and what waits is written, independently of each other, in one
+//! task.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::ready;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::poll_immediate;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+
+use super::outbox::CLOSE_PATIENCE;
+use super::reader::{Reader, SocketHandler};
+use super::writer::{Body, Shared};
+
+/// Runs a socket until it has ended. Frames go out as `encode` makes them from those of a server. If the socket has not
+/// ended in order, `reset` is called before the stream is dropped.
+pub(super) async fn carry<T, H>(
+    io: T,
+    mut reader: Reader<H>,
+    mut body: Body,
+    encode: fn(Bytes) -> io::Result<Bytes>,
+    reset: fn(&T),
+) where
+    T: AsyncRead + AsyncWrite + Unpin,
+    H: SocketHandler,
+{
+    let io = &RefCell::new(io);
+    // Dropped before reader and body, which end the socket.
+    let _unended = Unended {
+        shared: Arc::clone(reader.shared()),
+        io,
+        reset,
+    };
+    let mut writing = pin!(write(io, &mut body, encode));
+    let mut reading = pin!(reader.run(io));
+    tokio::select! {
+        // What waits is written first: it was due before what comes.
+        biased;
+        written = &mut writing => {
+            if written.is_ok() {
+                // The client answers the close frame or ends the connection, or the reader's patience ends.
+                reading.await;
+            }
+        }
+        () = &mut reading => {
+            // What it has ended with may have an answer.
+            poll_immediate(writing).await;
+        }
+    }
+}
+
+async fn write<T: AsyncWrite + Unpin>(
+    io: &RefCell<T>,
+    body: &mut Body,
+    encode: fn(Bytes) -> io::Result<Bytes>,
+) -> io::Result<()> {
+    while let Some(frame) = body.next().await {
+        let frame = encode(frame)?;
+        let mut left = &frame[..];
+        poll_fn(|context| {
+            let mut io = io.borrow_mut();
+            let mut io = Pin::new(&mut *io);
+            while !left.is_empty() {
+                let written = ready!(io.as_mut().poll_write(context, left))?;
+                if written == 0 {
+                    return Err(io::Error::from(io::ErrorKind::WriteZero)).into();
+                }
+                left = left.get(written..).unwrap_or_default();
+            }
+            io.poll_flush(context)
+        })
+        .await?;
+    }
+    // The other side may not read any more.
+    let shut = poll_fn(|context| Pin::new(&mut *io.borrow_mut()).poll_shutdown(context));
+    timeout(CLOSE_PATIENCE, shut).await.unwrap_or(Ok(()))
+}
+
+/// While this exists, a socket may end out of order.
+struct Unended<'a, T> {
+    shared: Arc<Shared>,
+    io: &'a RefCell<T>,
+    reset: fn(&T),
+}
+
+impl<T> Drop for Unended<'_, T> {
+    fn drop(&mut self) {
+        if !self.shared.lock().ended()
+            && let Ok(io) = self.io.try_borrow()
+        {
+            (self.reset)(&io);
+        }
+    }
+}

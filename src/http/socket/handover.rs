@@ -1,0 +1,268 @@
+//! The way of a connection from the HTTP server to a socket. The server has it on loan ([`Lent`]). Once the answer to the
+//! handshake is in the kernel, the socket takes the connection back and is run by whoever ran the server's part
+//! ([`Successor`]), which is dropped: its buffers and its request are not kept for as long as the socket lives, and
+//! frames do not pass through them.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use actix_web::rt::net::TcpStream;
+use actix_web::{HttpRequest, web};
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use futures_util::{FutureExt, Stream, StreamExt};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::carry::carry;
+use super::reader::{Reader, SocketHandler};
+use super::writer::Body;
+
+/// For `HttpService::h1_write_buffer_size`: a response's body is polled when the kernel has accepted its head.
+pub const WRITE_BUFFER_BYTES: usize = 1;
+
+/// The maximum unsent bytes in the kernel. Without it, the kernel would buffer megabytes of audio for a slow client,
+/// which `clear` could not drop.
+const MAX_UNSENT_BYTES: u32 = 16 << 10;
+
+/// How long the client of a request may accept no byte of its response. Then the kernel closes the connection.
+const UNREAD_PATIENCE: Duration = Duration::from_secs(30);
+
+/// An accepted connection, with TLS or without.
+pub trait Transport: AsyncRead + AsyncWrite + Unpin + 'static {
+    /// What is under it.
+    fn tcp(&self) -> &TcpStream;
+}
+
+/// Where a connection leaves the socket that takes its place: to be run by whoever ran the HTTP server's part until
+/// then.
+#[derive(Default)]
+pub struct Successor(RefCell<Option<LocalBoxFuture<'static, ()>>>);
+
+impl Successor {
+    /// The socket, once. To be asked after each poll of the HTTP server's part, which is dropped if there is one.
+    pub fn take(&self) -> Option<LocalBoxFuture<'static, ()>> {
+        self.0.borrow_mut().take()
+    }
+}
+
+/// A connection that is lent to the HTTP server, and what belongs to it.
+pub struct Lent<C> {
+    loan: Loan,
+    companion: C,
+}
+
+impl<C> Lent<C> {
+    /// Lends `io`.
+    pub fn new(io: impl Transport, successor: Rc<Successor>, companion: C) -> Self {
+        // Fails if the client has gone.
+        let _ = set_up(io.tcp());
+        Self {
+            loan: Loan(Rc::new(Lending {
+                io: RefCell::new(Some(Box::new(io))),
+                held: Cell::new(false),
+                claimed: Cell::new(false),
+                successor,
+            })),
+            companion,
+        }
+    }
+
+    /// For the connection's data, where a socket finds it.
+    pub fn loan(&self) -> Loan {
+        self.loan.clone()
+    }
+
+    /// What belongs to the connection.
+    pub const fn companion(&self) -> &C {
+        &self.companion
+    }
+
+    /// Polls what is lent; nothing happens on a connection that was taken back.
+    fn poll<T>(
+        &self,
+        taken: T,
+        poll: impl FnOnce(Pin<&mut Box<dyn Transport>>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        match &mut *self.loan.0.io.borrow_mut() {
+            Some(io) => poll(Pin::new(io)),
+            None => Poll::Ready(Ok(taken)),
+        }
+    }
+}
+
+fn set_up(io: &TcpStream) -> io::Result<()> {
+    let socket = SockRef::from(io);
+    socket.set_tcp_nodelay(true)?;
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        socket.set_tcp_notsent_lowat(MAX_UNSENT_BYTES)?;
+        socket.set_tcp_user_timeout(Some(UNREAD_PATIENCE))?;
+    }
+    Ok(())
+}
+
+impl<C: Unpin> AsyncRead for Lent<C> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.loan.0.held.get() {
+            return Poll::Pending;
+        }
+        self.poll((), |io| io.poll_read(context, buffer))
+    }
+}
+
+impl<C: Unpin> AsyncWrite for Lent<C> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll(0, |io| io.poll_write(context, bytes))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll((), |io| io.poll_flush(context))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll((), |io| io.poll_shutdown(context))
+    }
+}
+
+/// The same connection, as its requests see it.
+#[derive(Clone)]
+pub struct Loan(Rc<Lending>);
+
+struct Lending {
+    io: RefCell<Option<Box<dyn Transport>>>,
+    /// Whether what comes from now on is for the socket.
+    held: Cell<bool>,
+    /// Whether a socket will take it.
+    claimed: Cell<bool>,
+    successor: Rc<Successor>,
+}
+
+impl Loan {
+    /// The connection of a request.
+    pub fn of(request: &HttpRequest) -> Option<&Self> {
+        request.conn_data()
+    }
+
+    /// Claims it for a socket; `None` if there is one already.
+    pub fn claim(&self) -> Option<Self> {
+        if self.0.claimed.replace(true) {
+            return None;
+        }
+        // Input of a socket's client is read although it does not read its output; that backlog is limited elsewhere.
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        if let Some(io) = &*self.0.io.borrow() {
+            SockRef::from(io.tcp()).set_tcp_user_timeout(None).ok()?;
+        }
+        Some(self.clone())
+    }
+}
+
+/// The body of the answer to a handshake. It is polled once the head is in the kernel, and has no bytes: then the socket
+/// takes the connection.
+pub struct Upgrade<H: SocketHandler> {
+    loan: Loan,
+    /// Until then.
+    socket: Option<Waiting<H>>,
+}
+
+struct Waiting<H: SocketHandler> {
+    /// What the HTTP server has read behind the handshake.
+    payload: web::Payload,
+    reader: Reader<H>,
+    body: Body,
+}
+
+impl<H: SocketHandler> Upgrade<H> {
+    /// For a socket that this handler and this queue belong to.
+    pub const fn new(loan: Loan, payload: web::Payload, reader: Reader<H>, body: Body) -> Self {
+        let socket = Some(Waiting {
+            payload,
+            reader,
+            body,
+        });
+        Self { loan, socket }
+    }
+}
+
+// Nothing of it is pinned.
+impl<H: SocketHandler> Unpin for Upgrade<H> {}
+
+impl<H: SocketHandler> Stream for Upgrade<H> {
+    type Item = Result<Bytes, actix_web::Error>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        let Some(socket) = &mut this.socket else {
+            return Poll::Pending;
+        };
+        let lending = &this.loan.0;
+        lending.held.set(true);
+        let mut came = false;
+        while let Poll::Ready(Some(Ok(chunk))) = socket.payload.poll_next_unpin(context) {
+            socket.reader.came(&chunk);
+            came = true;
+        }
+        if came {
+            // The server may hold more, which it gives when it is polled again.
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if let Some(io) = lending.io.take()
+            && let Some(Waiting { reader, body, .. }) = this.socket.take()
+        {
+            let socket = carry(io, reader, body, Ok, reset).boxed_local();
+            lending.successor.0.replace(Some(socket));
+        }
+        Poll::Pending
+    }
+}
+
+/// Closing the connection resets it from now on: unsent data is discarded.
+#[expect(clippy::borrowed_box, reason = "what the socket runs over is the box")]
+fn reset(io: &Box<dyn Transport>) {
+    // Fails if the client has disconnected first, which is fine.
+    let _ = SockRef::from(io.tcp()).set_linger(Some(Duration::ZERO));
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    impl Transport for TcpStream {
+        fn tcp(&self) -> &TcpStream {
+            self
+        }
+    }
+
+    #[actix_web::test]
+    async fn an_answer_that_nobody_reads_is_given_up_and_a_socket_is_not() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap());
+        let (accepting, client) = tokio::join!(listener.accept(), client);
+        let (server, _client) = (accepting.unwrap().0, client.unwrap());
+        let lent = Lent::new(server, Rc::default(), ());
+        let patience = || {
+            let io = lent.loan.0.io.borrow();
+            SockRef::from(io.as_ref().unwrap().tcp())
+                .tcp_user_timeout()
+                .unwrap()
+        };
+        assert_eq!(patience(), Some(UNREAD_PATIENCE));
+        assert!(lent.loan().claim().is_some());
+        assert!(patience().is_none_or(|patience| patience.is_zero()));
+        assert!(lent.loan().claim().is_none());
+    }
+}
