@@ -25,7 +25,7 @@ use vivavoce_audio::rate_check::WrongRate;
 use vivavoce_audio::vad::VadEvent;
 use vivavoce_audio::{AudioFormat, Bandwidth, Layout, Pcm, SampleRate};
 use vivavoce_seams::SttResult;
-use vivavoce_socket::Timeline;
+use vivavoce_socket::{Loudness, Timeline};
 use vivavoce_telemetry::metrics::{self, DropCause};
 
 /// The most bytes that wait to be decoded: two of the longest messages.
@@ -91,6 +91,7 @@ struct State {
     recorded: Recorded,
     /// Whoever watches the session sees how loud it is.
     timeline: Timeline,
+    loudness: Loudness,
 }
 
 /// Where the audio is recorded.
@@ -694,7 +695,12 @@ impl AudioInput {
 impl State {
     /// Audio has come.
     fn hear(&mut self, sound: &Pcm, packet: Option<&[u8]>) {
-        self.timeline.hear(sound.samples());
+        let told = self
+            .loudness
+            .push(sound.samples(), sound.frames(), sound.rate().hz());
+        if let Some(level) = told {
+            self.timeline.hear(level);
+        }
         self.recorded.hear(sound, packet);
     }
 

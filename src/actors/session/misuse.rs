@@ -23,7 +23,9 @@ const BASE64_VARIETY: usize = 16;
 /// How many samples of speech are listened to for a second channel.
 const STEREO_SAMPLES: usize = 16_000;
 /// The mean square above which samples are speech: −40 dBFS.
-const SPEECH: f64 = 330.0 * 330.0;
+const SPEECH: u64 = 330 * 330;
+/// Bytes of a sample of each of two channels.
+const MOMENT: usize = 4;
 /// How different neighbours are on the average where every second step is within one moment: in one channel both kinds of
 /// steps are alike.
 const ALIKE: f64 = 0.35;
@@ -263,28 +265,32 @@ struct Channelling {
 impl Channelling {
     /// Whether there are two channels, once that is known.
     fn hear(&mut self, bytes: &[u8]) -> Option<bool> {
-        self.rest.extend_from_slice(bytes);
-        let whole = self.rest.len() / 4 * 4;
-        let taken: Vec<u8> = self.rest.drain(..whole).collect();
-        let moments: Vec<(f64, f64)> = taken
-            .chunks_exact(4)
-            .filter_map(|moment| match *moment {
-                [a, b, c, d] => Some((
-                    f64::from(i16::from_le_bytes([a, b])),
-                    f64::from(i16::from_le_bytes([c, d])),
-                )),
-                _ => None,
-            })
-            .collect();
-        let energy: f64 = moments
-            .iter()
-            .map(|(even, odd)| even * even + odd * odd)
-            .sum();
-        if energy < SPEECH * 2.0 * moments.len() as f64 {
+        if self.rest.is_empty() && bytes.len().is_multiple_of(MOMENT) {
+            return self.hear_whole(bytes);
+        }
+        let mut rest = std::mem::take(&mut self.rest);
+        rest.extend_from_slice(bytes);
+        let (whole, behind) = rest.split_at(rest.len() / MOMENT * MOMENT);
+        let verdict = self.hear_whole(whole);
+        self.rest = behind.to_vec();
+        verdict
+    }
+
+    /// The same for whole moments. It is asked for every message until somebody has spoken, so what is no speech must cost
+    /// little.
+    fn hear_whole(&mut self, bytes: &[u8]) -> Option<bool> {
+        let moments = bytes.len() / MOMENT;
+        let squares = bytes.chunks_exact(2).map(|pair| {
+            let sample = i32::from(i16::from_le_bytes([pair[0], pair[1]]));
+            u64::from((sample * sample).unsigned_abs())
+        });
+        if squares.sum::<u64>() < SPEECH * 2 * moments as u64 {
             return None;
         }
         let mut before: Option<(f64, f64)> = None;
-        for &(even, odd) in &moments {
+        for moment in bytes.chunks_exact(MOMENT) {
+            let even = f64::from(i16::from_le_bytes([moment[0], moment[1]]));
+            let odd = f64::from(i16::from_le_bytes([moment[2], moment[3]]));
             self.within += (odd - even).powi(2);
             self.even += even * even;
             self.odd += odd * odd;
@@ -295,7 +301,7 @@ impl Channelling {
             }
             before = Some((even, odd));
         }
-        self.samples += 2 * moments.len();
+        self.samples += 2 * moments;
         (self.samples >= STEREO_SAMPLES).then(|| self.are_two())
     }
 

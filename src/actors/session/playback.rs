@@ -63,9 +63,9 @@ pub trait Sound {
     /// How long it lasts when it is played; zero for a header.
     fn duration(&self) -> Duration;
 
-    /// The mean magnitude of each 10 ms of it, where it can be known.
-    fn loudness(&self) -> Vec<u16> {
-        Vec::new()
+    /// The mean magnitude of its two halves, where it can be known.
+    fn loudness(&self) -> Option<[u16; 2]> {
+        None
     }
 }
 
@@ -526,7 +526,9 @@ impl<S: Sound> PlaybackQueue<S> {
         }
         let duration = sound.duration();
         running.synthesised += duration;
-        running.timeline.sound(&sound.loudness());
+        if let Some(loudness) = sound.loudness() {
+            running.timeline.sound(&loudness);
+        }
         running.sound.push_back(sound);
         self.waiting += duration;
         Ok(())

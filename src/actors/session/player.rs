@@ -35,7 +35,7 @@ use crate::tts::{SpeechSink, Synthesize};
 use vivavoce_audio::encode::{Encoded, StreamEncoder};
 use vivavoce_audio::{AudioFormat, Encoding, Layout, Pcm};
 use vivavoce_recordings::TranscriptLine;
-use vivavoce_socket::{Audio, AudioRefused, SocketWriter};
+use vivavoce_socket::{Audio, AudioRefused, Loudness, SocketWriter};
 use vivavoce_telemetry::metrics;
 
 /// Steps after which the task yields: a burst of events must not fill the socket's queue before it can send.
@@ -87,6 +87,8 @@ struct State {
     /// When the sound that waited then was to be sent.
     sound_due: Option<Instant>,
     closed: bool,
+    /// Of what is played, for whoever watches.
+    loudness: Loudness,
     /// Since when there is no socket to play to: time stands still until there is one.
     frozen: Option<std::time::Instant>,
     recorder: Option<Tap>,
@@ -110,10 +112,10 @@ impl super::playback::Sound for Chunk {
         self.sound.duration()
     }
 
-    fn loudness(&self) -> Vec<u16> {
+    fn loudness(&self) -> Option<[u16; 2]> {
         let samples = self.sound.samples();
         let halves = samples.split_at(samples.len() / 2);
-        [halves.0, halves.1].map(mean_magnitude).into()
+        Some([halves.0, halves.1].map(mean_magnitude))
     }
 }
 
@@ -174,6 +176,7 @@ impl Player {
                 due: None,
                 sound_due: None,
                 closed: false,
+                loudness: Loudness::default(),
                 frozen: None,
                 recorder: None,
                 responder: None,
@@ -676,7 +679,14 @@ impl Player {
 
     /// Encodes a chunk that was due at this time, and sends it. The room for it was checked before it was taken from the queue.
     async fn leave(&self, utterance: Option<UtteranceKey>, sound: &Pcm, due: Instant) {
-        self.0.writer.timeline().play(sound.samples());
+        let told = self.0.state.borrow_mut().loudness.push(
+            sound.samples(),
+            sound.frames(),
+            sound.rate().hz(),
+        );
+        if let Some(level) = told {
+            self.0.writer.timeline().play(level);
+        }
         if let Some(publisher) = &self.0.publisher {
             let samples = sound.samples().to_vec();
             let left = Instant::now();

@@ -809,7 +809,7 @@ impl SessionSocketHandler {
             }
             _ => json!({"type": kind}),
         };
-        self.writer.timeline().received(shown.to_string());
+        self.writer.timeline().received(&shown.to_string());
     }
 
     fn binary(&mut self, bytes: Bytes) {

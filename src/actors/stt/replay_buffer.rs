@@ -413,6 +413,13 @@ impl Backlog {
         self.last_push = Some(now);
         let chunk = self.rate.frames_in(CHUNK);
         while !samples.is_empty() {
+            if self.rest.is_empty()
+                && let Some((whole, others)) = samples.split_at_checked(chunk)
+            {
+                self.cut(whole, speech, now);
+                samples = others;
+                continue;
+            }
             let (taken, others) = samples.split_at(samples.len().min(chunk - self.rest.len()));
             samples = others;
             self.rest.extend_from_slice(taken);
@@ -427,17 +434,23 @@ impl Backlog {
         if self.rest.is_empty() {
             return;
         }
+        let mut rest = std::mem::take(&mut self.rest);
+        let speech = std::mem::take(&mut self.rest_is_speech);
+        self.cut(&rest, speech, now);
+        rest.clear();
+        self.rest = rest;
+    }
+
+    fn cut(&mut self, samples: &[i16], speech: bool, now: Instant) {
         let chunk = Chunk {
             at: self.cut,
-            sound: linear16::encode(&self.rest),
-            speech: self.rest_is_speech,
-            faint: is_faint(&self.rest),
+            sound: linear16::encode(samples),
+            speech,
+            faint: is_faint(samples),
             finalize: false,
             pushed: now,
             sent: None,
         };
-        self.rest.clear();
-        self.rest_is_speech = false;
         self.cut += chunk.samples();
         self.kept += chunk.samples();
         self.chunks.push_back(chunk);

@@ -114,6 +114,8 @@ impl Head {
 #[derive(Debug, Default)]
 pub struct Frames {
     arrived: BytesMut,
+    /// A binary message that came before it.
+    whole: Option<Bytes>,
     /// The fragments so far of the current message.
     begun: Option<(Kind, BytesMut)>,
     /// Whether the other side is a server.
@@ -130,8 +132,24 @@ impl Frames {
     }
 
     /// Appends received bytes.
-    pub fn push(&mut self, chunk: &[u8]) {
-        self.arrived.extend_from_slice(chunk);
+    pub fn push(&mut self, mut chunk: &[u8]) {
+        // Nearly all that comes is sound, and a whole message of it at a time. Its bytes are copied once.
+        if self.arrived.is_empty()
+            && self.whole.is_none()
+            && !self.within_message()
+            && let Some((message, behind)) = whole_binary(chunk)
+        {
+            self.whole = Some(message);
+            chunk = behind;
+        }
+        if !chunk.is_empty() {
+            self.arrived.extend_from_slice(chunk);
+        }
+    }
+
+    /// Whether [`Self::next_frame`] has anything to look at.
+    pub fn is_empty(&self) -> bool {
+        self.whole.is_none() && self.arrived.is_empty()
     }
 
     /// The memory held for incomplete frames and messages, as of the last call of [`Self::next_frame`].
@@ -147,6 +165,9 @@ impl Frames {
 
     /// The next frame; `None` until more arrives. After an error nothing more can be parsed.
     pub fn next_frame(&mut self) -> Result<Option<Input>, FrameError> {
+        if let Some(message) = self.whole.take() {
+            return Ok(Some(Input::Binary(message)));
+        }
         if self.arrived.is_empty() {
             // A new buffer for each burst, so that no memory of the previous one is retained.
             self.arrived = BytesMut::new();
@@ -232,6 +253,41 @@ impl Frames {
         }
         self.begun = Some((kind, message));
         Ok(Input::Fragment)
+    }
+}
+
+/// The binary message of a client in one frame that `bytes` begin with, and what is behind it.
+fn whole_binary(bytes: &[u8]) -> Option<(Bytes, &[u8])> {
+    /// The last frame of a binary message, without reserved bits.
+    const FIRST: u8 = 0x82;
+    const MASKED: u8 = 0x80;
+    const MASK_BYTES: usize = 4;
+    let &[FIRST, second, ..] = bytes else {
+        return None;
+    };
+    let head = Head::peek(bytes, false).filter(|_| second & MASKED != 0)?;
+    let length = usize::try_from(head.payload_bytes).ok()?;
+    let end = usize::try_from(head.frame_bytes).ok()?;
+    if length > MAX_BINARY_BYTES {
+        return None;
+    }
+    let (frame, behind) = bytes.split_at_checked(end)?;
+    let (head, payload) = frame.split_at_checked(end.checked_sub(length)?)?;
+    let mask = *head.last_chunk::<MASK_BYTES>()?;
+    let mut payload = payload.to_vec();
+    unmask(&mut payload, mask);
+    Some((payload.into(), behind))
+}
+
+/// RFC 6455, section 5.3.
+fn unmask(payload: &mut [u8], mask: [u8; 4]) {
+    let (words, rest) = payload.as_chunks_mut::<4>();
+    let word_mask = u32::from_ne_bytes(mask);
+    for word in words {
+        *word = (u32::from_ne_bytes(*word) ^ word_mask).to_ne_bytes();
+    }
+    for (byte, mask) in rest.iter_mut().zip(mask) {
+        *byte ^= mask;
     }
 }
 

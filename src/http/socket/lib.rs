@@ -97,7 +97,7 @@ pub use reader::{PING_INTERVAL, SocketHandler};
 pub use relay::{FromClient, Relay, Relayed, relay};
 pub use sent_log::{CannotResume, SentState, fuzz_sent};
 pub use timeline::{
-    Doing, LEVEL, SessionFacts, Timeline, TimelineEntry, TimelinePart, TimelineSummary,
+    Doing, LEVEL, Loudness, SessionFacts, Timeline, TimelineEntry, TimelinePart, TimelineSummary,
 };
 pub use writer::{DetachedSocket, SocketWriter};
 

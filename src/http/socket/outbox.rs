@@ -31,8 +31,6 @@ pub const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 const MAX_PONGS: usize = 16;
 /// What a control frame's 125 bytes leave for the reason, beside the code.
 const MAX_REASON_BYTES: usize = 123;
-/// The maximum header size of an unmasked frame.
-const MAX_HEAD_BYTES: usize = 10;
 
 /// Why audio was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -511,7 +509,13 @@ impl Outbox {
 }
 
 fn encode(payload: &[u8], opcode: OpCode) -> Next {
-    let mut frame = BytesMut::with_capacity(payload.len() + MAX_HEAD_BYTES);
+    // RFC 6455, section 5.2. What has no room left over is frozen as it is.
+    let head = match payload.len() {
+        0..126 => 2,
+        126..=0xffff => 4,
+        _ => 10,
+    };
+    let mut frame = BytesMut::with_capacity(head + payload.len());
     Parser::write_message(&mut frame, payload, opcode, true, false);
     Next::Frame(frame.freeze())
 }

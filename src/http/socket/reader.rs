@@ -100,7 +100,7 @@ impl<H: SocketHandler> Reader<H> {
 
     /// Reads until the connection is gone.
     pub(super) async fn run<T: AsyncRead + Unpin>(&mut self, io: &RefCell<T>) {
-        self.take().await;
+        self.take(Instant::now()).await;
         // One timer for all timeouts. It is not moved when a frame arrives; the state is checked when it fires.
         let mut alarm = pin!(sleep_until(self.next_alarm()));
         let shared = Arc::clone(&self.shared);
@@ -130,10 +130,11 @@ impl<H: SocketHandler> Reader<H> {
                     if !more {
                         return;
                     }
+                    let now = Instant::now();
                     if waited {
-                        self.turn = Instant::now();
+                        self.turn = now;
                     }
-                    self.take().await;
+                    self.take(now).await;
                     if self.begun.is_some() {
                         let due = self.next_alarm();
                         if due < alarm.deadline() {
@@ -195,30 +196,33 @@ impl<H: SocketHandler> Reader<H> {
         false
     }
 
-    /// Handles what has come.
-    async fn take(&mut self) {
+    /// Handles what has come by `now`.
+    async fn take(&mut self, mut now: Instant) {
         while !self.refused() {
             // Processing one client's input may take long, so yield in between.
-            let now = Instant::now();
             if now - self.turn > LONGEST_TURN {
                 tokio::task::yield_now().await;
-                self.turn = Instant::now();
+                now = Instant::now();
+                self.turn = now;
             }
             match self.frames.next_frame() {
-                Ok(Some(input)) => self.input(input),
-                Ok(None) => return self.keep(),
+                Ok(Some(input)) => self.input(input, now),
+                Ok(None) => return self.keep(now),
                 Err(error) => return self.give_up(error.close_code(), &error.to_string()),
+            }
+            if !self.frames.is_empty() {
+                now = Instant::now();
             }
         }
     }
 
     /// The remainder waits for the rest of its message.
-    fn keep(&mut self) {
+    fn keep(&mut self, now: Instant) {
         let unfinished = self.frames.unfinished();
         if unfinished == 0 {
             self.begun = None;
         } else {
-            self.begun.get_or_insert_with(Instant::now);
+            self.begun.get_or_insert(now);
         }
         if self.held.set(unfinished).is_err() {
             metrics::message_cut_off();
@@ -245,8 +249,8 @@ impl<H: SocketHandler> Reader<H> {
         !self.shared.lock().reads()
     }
 
-    fn input(&mut self, input: Input) {
-        self.heard = Instant::now();
+    fn input(&mut self, input: Input, now: Instant) {
+        self.heard = now;
         match input {
             Input::Text(text) => {
                 if let Some(handler) = self.open_handler() {

@@ -1,7 +1,7 @@
 //! What a session was sent and has sent lately, and how loud it was both ways: kept by the way to its client, for whoever
 //! watches the session (`src/http/inspect`). Always kept, because what is looked at has mostly happened already; so it costs
-//! little: an event is one more reference to a text that exists, and a frame of sound a store to an atomic. Whoever looks
-//! holds up nobody: sound takes no lock, and events one that is held for microseconds.
+//! little: an event is a copy of its text, as long as that, and a frame of sound a store to an atomic. Whoever looks holds
+//! up nobody: sound takes no lock, and events one that is held for microseconds.
 //!
 //! What a client sends is not kept as it came, as a `config` holds credentials: sessions note what of it may be shown.
 
@@ -17,6 +17,8 @@ use vivavoce_core::unix_time::unix_ms;
 /// The most entries, and the most bytes of text in them.
 const MAX_ENTRIES: usize = 400;
 const MAX_BYTES: usize = 48 << 10;
+/// By how many entries the room for them grows.
+const GROWTH: usize = 25;
 /// Of a longer event its length is kept.
 const MAX_TEXT_BYTES: usize = 8 << 10;
 /// How long each level is, and how many are kept: half a minute.
@@ -142,11 +144,25 @@ struct Shared {
     journal: Mutex<Journal>,
 }
 
+/// An entry as it is kept. Most of the memory of a session that says much and lasts is these.
+#[derive(Debug)]
+struct Kept {
+    version: u64,
+    at_ms: u64,
+    /// From the first time to the last.
+    lasted_ms: u32,
+    times: u32,
+    from_client: bool,
+    text: Box<str>,
+}
+
 #[derive(Debug, Default)]
 struct Journal {
-    entries: VecDeque<TimelineEntry>,
+    /// They have consecutive numbers.
+    entries: VecDeque<Kept>,
     bytes: usize,
-    ids: u64,
+    /// That of the newest.
+    newest: u64,
     version: u64,
     summary: TimelineSummary,
     /// Somebody speaks, an answer is due, the session speaks.
@@ -197,6 +213,27 @@ fn peak(samples: &[i16]) -> u8 {
     (peak.unwrap_or(0) >> 7).min(255) as u8
 }
 
+/// How loud sound is that comes a little at a time. It is told once there is more than half a [`LEVEL`] of it, so that each
+/// level has something and most pieces cost nothing.
+#[derive(Debug, Default)]
+pub struct Loudness {
+    peak: u8,
+    frames: usize,
+}
+
+impl Loudness {
+    /// Takes the next piece; returns how loud it is with those before it, 0 to 255, when that is to be told.
+    pub fn push(&mut self, samples: &[i16], frames: usize, hz: u32) -> Option<u8> {
+        const TOLD_MS: usize = 60;
+        self.peak = self.peak.max(peak(samples));
+        self.frames += frames;
+        if self.frames * 1_000 < hz as usize * TOLD_MS {
+            return None;
+        }
+        Some(std::mem::take(self).peak)
+    }
+}
+
 impl Default for Timeline {
     fn default() -> Self {
         Self(Arc::new(Shared {
@@ -226,36 +263,38 @@ impl Timeline {
         unix_ms(self.0.begun_at)
     }
 
-    /// The session hears this.
-    pub fn hear(&self, samples: &[i16]) {
+    /// The session hears sound that is as loud as this.
+    pub fn hear(&self, level: u8) {
         let number = self.now_ms() / LEVEL.as_millis() as u64;
-        self.0.heard.note(number, peak(samples));
+        self.0.heard.note(number, level);
     }
 
-    /// The session plays this.
-    pub fn play(&self, samples: &[i16]) {
+    /// The session plays sound that is as loud as this.
+    pub fn play(&self, level: u8) {
         let number = self.now_ms() / LEVEL.as_millis() as u64;
-        self.0.played.note(number, peak(samples));
+        self.0.played.note(number, level);
     }
 
     /// The client has sent this: JSON with a `type`, of what may be shown.
-    pub fn received(&self, text: impl Into<ByteString>) {
+    pub fn received(&self, text: &str) {
         let now = self.now_ms();
-        self.journal().add(text.into(), true, now);
+        self.journal().add(text, true, now);
     }
 
     /// The client is sent this event.
-    pub(super) fn sent(&self, text: &ByteString) {
+    pub(super) fn sent(&self, text: &str) {
         let now = self.now_ms();
-        let text = match kind(text) {
+        let mut journal = self.journal();
+        match kind(text) {
             // It has a token.
-            "ready" => ByteString::from_static(r#"{"type":"ready"}"#),
+            "ready" => journal.add(r#"{"type":"ready"}"#, false, now),
             kind if text.len() > MAX_TEXT_BYTES => {
-                ByteString::from(format!(r#"{{"type":"{kind}","bytes":{}}}"#, text.len()))
+                let bytes = text.len();
+                let instead = format!(r#"{{"type":"{kind}","bytes":{bytes}}}"#);
+                journal.add(&instead, false, now);
             }
-            _ => text.clone(),
-        };
-        self.journal().add(text, false, now);
+            _ => journal.add(text, false, now),
+        }
     }
 
     /// Changes what is known of the session.
@@ -280,12 +319,8 @@ impl Timeline {
     pub fn since(&self, version: u64, level: u64) -> TimelinePart {
         let (now_ms, version, entries) = {
             let journal = self.journal();
-            let new = journal
-                .entries
-                .iter()
-                .filter(|entry| entry.version > version);
             let now = journal.ended_ms.unwrap_or_else(|| self.now_ms());
-            (now, journal.version, new.cloned().collect())
+            (now, journal.version, journal.since(version))
         };
         let last = now_ms / LEVEL.as_millis() as u64;
         let first_level = level.max(last.saturating_sub(LEVELS as u64 - 2));
@@ -329,33 +364,35 @@ fn number(text: &str, field: &str) -> Option<u64> {
 }
 
 impl Journal {
-    fn add(&mut self, text: ByteString, from_client: bool, now: u64) {
+    fn add(&mut self, text: &str, from_client: bool, now: u64) {
         self.version += 1;
         self.summary.last_ms = now;
         if !from_client {
-            self.look_at(&text);
+            self.look_at(text);
         }
         let last = self.entries.back_mut().filter(|last| {
-            let same = last.from_client == from_client && kind(&last.text) == kind(&text);
-            same && is_one_with(&last.text, &text)
+            let same = last.from_client == from_client && kind(&last.text) == kind(text);
+            same && is_one_with(&last.text, text)
         });
         self.bytes += text.len();
         if let Some(last) = last {
             self.bytes -= last.text.len();
             last.version = self.version;
-            last.until_ms = now;
+            last.lasted_ms = u32::try_from(now.saturating_sub(last.at_ms)).unwrap_or(u32::MAX);
             last.times = last.times.saturating_add(1);
-            last.text = text;
+            last.text = text.into();
         } else {
-            self.ids += 1;
-            self.entries.push_back(TimelineEntry {
-                id: self.ids,
+            self.newest += 1;
+            if self.entries.len() == self.entries.capacity() {
+                self.entries.reserve_exact(GROWTH);
+            }
+            self.entries.push_back(Kept {
                 version: self.version,
                 at_ms: now,
-                until_ms: now,
+                lasted_ms: 0,
                 times: 1,
                 from_client,
-                text,
+                text: text.into(),
             });
         }
         while self.entries.len() > MAX_ENTRIES || self.bytes > MAX_BYTES {
@@ -364,6 +401,23 @@ impl Journal {
             };
             self.bytes -= oldest.text.len();
         }
+    }
+
+    /// What has changed after this version.
+    fn since(&self, version: u64) -> Vec<TimelineEntry> {
+        let first = self.newest + 1 - self.entries.len() as u64;
+        let entries = (first..).zip(&self.entries);
+        let new = entries.filter(|(_, entry)| entry.version > version);
+        new.map(|(id, entry)| TimelineEntry {
+            id,
+            version: entry.version,
+            at_ms: entry.at_ms,
+            until_ms: entry.at_ms + u64::from(entry.lasted_ms),
+            times: entry.times,
+            from_client: entry.from_client,
+            text: ByteString::from(&*entry.text),
+        })
+        .collect()
     }
 
     /// What the list shows after this event.
@@ -411,7 +465,7 @@ mod tests {
 
     fn sends(timeline: &Timeline, texts: &[&'static str]) {
         for text in texts {
-            timeline.sent(&ByteString::from_static(text));
+            timeline.sent(text);
         }
     }
 
@@ -440,14 +494,15 @@ mod tests {
     fn it_is_bounded_whatever_is_said() {
         let timeline = Timeline::default();
         for n in 0..3 * MAX_ENTRIES {
-            timeline.received(format!(r#"{{"type":"speak","text":"{n}"}}"#));
+            timeline.received(&format!(r#"{{"type":"speak","text":"{n}"}}"#));
         }
         let entries = timeline.since(0, 0).entries;
         assert_eq!(entries.len(), MAX_ENTRIES);
-        timeline.received(format!(
-            r#"{{"type":"speak","text":"{}"}}"#,
-            "x".repeat(MAX_BYTES / 2)
-        ));
+        let newest = 3 * MAX_ENTRIES as u64;
+        assert_eq!(entries.last().map(|entry| entry.id), Some(newest));
+        assert!(timeline.journal().entries.capacity() <= MAX_ENTRIES + 2 * GROWTH);
+        let long = "x".repeat(MAX_BYTES / 2);
+        timeline.received(&format!(r#"{{"type":"speak","text":"{long}"}}"#));
         let bytes: usize = timeline
             .since(0, 0)
             .entries
@@ -460,15 +515,28 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn levels_are_where_they_were_heard_and_old_ones_are_gone() {
         let timeline = Timeline::default();
-        timeline.hear(&[0, -12_800, 100]);
+        timeline.hear(100);
         tokio::time::advance(Duration::from_millis(150)).await;
-        timeline.play(&[i16::MIN]);
+        timeline.play(255);
         tokio::time::advance(Duration::from_millis(100)).await;
         let part = timeline.since(0, 0);
         assert_eq!((part.heard, part.played), (vec![100, 0], vec![0, 255]));
         tokio::time::advance(Duration::from_mins(1)).await;
         let part = timeline.since(0, 0);
         assert!(part.heard.len() < LEVELS && part.heard.iter().all(|level| *level == 0));
+    }
+
+    #[test]
+    fn how_loud_sound_is_is_told_for_each_level_at_least_once() {
+        let mut loudness = Loudness::default();
+        let mut told = Vec::new();
+        for chunk in [[0, -12_800, 100], [0, 1, 2], [i16::MIN, 0, 0]] {
+            told.push(loudness.push(&chunk, 320, 16_000));
+        }
+        assert_eq!(told, [None, None, Some(255)]);
+        // What comes at once may be longer.
+        assert_eq!(loudness.push(&[0, -12_800, 100], 960, 16_000), Some(100));
+        assert_eq!(loudness.push(&[0, 0], 320, 16_000), None);
     }
 
     #[test]
