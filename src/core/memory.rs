@@ -1,4 +1,5 @@
-//! What the C library's allocator keeps of memory that was given back to it.
+//! What the C library's allocator keeps of memory that was given back to it. It serves the libraries in C; what the program
+//! allocates itself is mimalloc's (`src/main.rs`), which gives back within a second what it does not need.
 //!
 //! glibc keeps freed memory in the arena of the thread that asked for it, below what is still in use, and gives none of
 //! it to the kernel by itself. After a flood that is all the flood has taken. [`Surplus`] decides when to ask for it.
