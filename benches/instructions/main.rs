@@ -282,13 +282,12 @@ impl Sound for Spoken {
         self.0.duration()
     }
 
-    fn loudness(&self) -> Vec<u16> {
-        let frames = self.0.samples().chunks(240);
-        let mean = |frame: &[i16]| {
-            let sum: u64 = frame.iter().map(|s| u64::from(s.unsigned_abs())).sum();
-            (sum / frame.len() as u64) as u16
-        };
-        frames.map(mean).collect()
+    fn loudness(&self) -> Option<[u16; 2]> {
+        let halves = self.0.samples().split_at(self.0.samples().len() / 2);
+        Some([halves.0, halves.1].map(|half| {
+            let sum: u64 = half.iter().map(|s| u64::from(s.unsigned_abs())).sum();
+            (sum / (half.len() as u64).max(1)) as u16
+        }))
     }
 }
 

@@ -136,6 +136,27 @@ const GROWTH: Duration = Duration::from_millis(250);
 /// Silence after which the sound of a turn is not needed any more.
 const AFTER_TURN: Duration = Duration::from_secs(6);
 
+/// How much of the last sound is needed.
+#[derive(Clone, Copy)]
+struct Keep {
+    /// While there is speech, and this long after it.
+    speech: Duration,
+    after: Duration,
+}
+
+impl Keep {
+    /// A model hears whole turns.
+    const TURNS: Self = Self {
+        speech: TURN_SOUND,
+        after: AFTER_TURN,
+    };
+    /// Speech that has ended was heard.
+    const STRETCHES: Self = Self {
+        speech: STRETCH,
+        after: Duration::ZERO,
+    };
+}
+
 impl InputPipeline {
     /// A pipeline whose first sample has the position `start` in the session's audio. `accepted` is what its recogniser
     /// takes.
@@ -663,9 +684,9 @@ impl PipelineVad {
         };
         let events = self.vad.push(samples);
         let keep = if self.hears_turns {
-            TURN_SOUND
+            Keep::TURNS
         } else {
-            STRETCH
+            Keep::STRETCHES
         };
         self.recent.push(samples, self.vad.is_active(), keep);
         for event in events {
@@ -723,16 +744,20 @@ impl RecentSound {
         energies.max().unwrap_or_default()
     }
 
-    /// Takes sound, of which so much is needed while there is speech.
-    fn push(&mut self, samples: &[i16], speech: bool, keep: Duration) {
+    /// Takes sound. Of silence as much is needed as belongs to the speech that may follow it.
+    fn push(&mut self, samples: &[i16], speech: bool, keep: Keep) {
         self.heard += samples.len() as u64;
         self.quiet = if speech {
             0
         } else {
             self.quiet + samples.len()
         };
-        let nobody_speaks = self.quiet >= TURN_RATE.frames_in(AFTER_TURN);
-        let needed = TURN_RATE.frames_in(if nobody_speaks { BEFORE_TURN } else { keep });
+        let nobody_speaks = !speech && self.quiet >= TURN_RATE.frames_in(keep.after);
+        let needed = TURN_RATE.frames_in(if nobody_speaks {
+            BEFORE_TURN
+        } else {
+            keep.speech
+        });
         let samples = samples
             .get(samples.len().saturating_sub(needed)..)
             .unwrap_or_default();
@@ -745,7 +770,7 @@ impl RecentSound {
             self.samples.reserve_exact(samples.len().max(step));
         }
         self.samples.extend(samples);
-        if nobody_speaks && self.samples.capacity() > 4 * self.samples.len() {
+        if nobody_speaks && self.samples.capacity() >= 2 * needed {
             self.samples.shrink_to_fit();
         }
     }
@@ -790,12 +815,16 @@ mod tests {
         let mut recent = RecentSound::default();
         let second: Vec<i16> = (0..16_000).collect();
         for frame in second.chunks(320).cycle().take(200) {
-            recent.push(frame, true, STRETCH);
+            recent.push(frame, true, Keep::STRETCHES);
         }
+        assert_eq!(recent.samples.len(), TURN_RATE.frames_in(STRETCH));
         assert!(recent.samples.capacity() <= TURN_RATE.frames_in(STRETCH));
+        recent.push(&second[..320], false, Keep::STRETCHES);
+        assert_eq!(recent.samples.len(), TURN_RATE.frames_in(BEFORE_TURN));
+        assert!(recent.samples.capacity() < TURN_RATE.frames_in(STRETCH));
         let mut recent = RecentSound::default();
         for _ in 0..20 {
-            recent.push(&second, true, TURN_SOUND);
+            recent.push(&second, true, Keep::TURNS);
         }
         assert_eq!(recent.samples.len(), TURN_RATE.frames_in(TURN_SOUND));
         let between = |from, to| recent.between(from, to).concat();
@@ -803,9 +832,9 @@ mod tests {
         assert_eq!(between(0, u64::MAX).len(), recent.samples.len());
         assert_eq!(between(u64::MAX, 0).len(), 0);
         for _ in 0..6 {
-            recent.push(&second, false, TURN_SOUND);
+            recent.push(&second, false, Keep::TURNS);
         }
         assert_eq!(recent.samples.len(), TURN_RATE.frames_in(BEFORE_TURN));
-        assert!(recent.samples.capacity() <= 4 * recent.samples.len());
+        assert!(recent.samples.capacity() < 2 * recent.samples.len());
     }
 }
