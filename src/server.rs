@@ -785,7 +785,7 @@ fn dial_agents(
     Ok((dialler, lines))
 }
 
-/// Gives back to the kernel, some seconds after a flood, what the allocator kept of it. For as long as the server runs.
+/// Gives back to the kernel, some seconds after a flood, what the C library's allocator kept of it. For as long as the server runs.
 async fn give_memory_back() {
     let mut surplus = memory::Surplus::default();
     let mut looks = tokio::time::interval(memory::LOOK_EVERY);

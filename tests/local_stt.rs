@@ -628,6 +628,12 @@ async fn a_speaker_who_never_pauses_is_heard_in_bounded_memory() {
     transcribe(&stt, &sentences()[0]).await;
     let worker = model.workers().into_iter().next().unwrap();
     let before = resident_pages(worker);
+    // What its allocator only reserves does not count against its limit, which is a gigabyte.
+    let status = fs::read_to_string(format!("/proc/{worker}/status")).unwrap();
+    let data = status.lines().find_map(|line| line.strip_prefix("VmData:"));
+    let data = data.and_then(|data| data.trim().strip_suffix(" kB"));
+    let data: u64 = data.unwrap().parse().unwrap();
+    assert!(data < 512 << 10, "{data} kB");
 
     let speech = Recording::spoken(&SENTENCES.join(" "));
     let heard = transcribe(&stt, &speech.clone().then(&speech)).await;

@@ -762,6 +762,26 @@ fn reporting(settings: SocketSettings) -> (Edge, mpsc::Receiver<Heard>) {
     (edge, heard)
 }
 
+/// However soon the end of the connection follows.
+#[test]
+fn what_comes_with_the_handshake_is_heard_from_a_client_that_has_gone() {
+    let (edge, heard) = reporting(settings());
+    for _ in 0..20 {
+        let mut client = TcpStream::connect(edge.address).unwrap();
+        let early = [last(TEXT, "a"), last(BINARY, [1; 640]), last(BINARY, [])].concat();
+        let wire = [handshake("/ws", "").as_bytes(), &early].concat();
+        client.write_all(&wire).unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        let next = || heard.recv_timeout(PATIENCE).unwrap();
+        assert!(matches!(next(), Heard::Text(_, text) if text == "a"));
+        assert!(matches!(next(), Heard::Binary(640)));
+        assert!(matches!(next(), Heard::Binary(0)));
+        assert!(matches!(next(), Heard::Closed(closed) if closed.code == 1006));
+        let mut rest = Vec::new();
+        let _ = client.read_to_end(&mut rest);
+    }
+}
+
 /// What a bound of two seconds may take on a machine that does other things; its exact length is tested in virtual time.
 const SLACK: Duration = Duration::from_secs(10);
 

@@ -215,7 +215,7 @@ impl InputPipeline {
         &self.inner.buffer
     }
 
-    /// Whether these bytes take so long that they are better decoded piece by piece than in the reading task.
+    /// Whether these bytes take so long that they are better decoded piece by piece than in the socket's task.
     pub(super) fn takes_long(&self, bytes: &[u8]) -> bool {
         self.listen.format.encoding == Encoding::OggOpus || bytes.len() > self.slice()
     }
@@ -688,7 +688,9 @@ impl PipelineVad {
         } else {
             Keep::STRETCHES
         };
-        self.recent.push(samples, self.vad.is_active(), keep);
+        // Speech that ends with this sound is looked at behind it.
+        let speech = self.vad.is_active() || !events.is_empty();
+        self.recent.push(samples, speech, keep);
         for event in events {
             let wrong_rate = self.wrong_rate(event, watch);
             tell(self.told(event));

@@ -1,5 +1,5 @@
 //! Reads the messages of a client: text is parsed and queued for the actor, audio goes to the audio input by a plain call.
-//! Called from the socket's reading task, one message after another; nothing here waits.
+//! Called from the socket's task, one message after another; nothing here waits.
 
 use actix::prelude::SendError;
 use actix::{Addr, Recipient};

@@ -160,6 +160,9 @@ pub fn spawn(
     command.env_clear().env("PATH", path).env("LANG", "C.UTF-8");
     // One of the recogniser's libraries would start a thread per core, which it does not need.
     command.env("OPENBLAS_NUM_THREADS", "1");
+    // Where the child is this program: its allocator only reserves the gigabyte that it keeps order in. Mapped for writing
+    // it would count as memory of the child.
+    command.env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
     let mut files: Vec<PathBuf> = vec![program.to_owned()];
     files.extend(readable.iter().map(|&file| file.to_owned()));
     for name in KEPT {

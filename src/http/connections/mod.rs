@@ -345,7 +345,8 @@ impl ConnectionState {
             {
                 return Poll::Ready(None);
             }
-            if self.is_socket.get() && *self.counted_as.borrow() != CountedAs::Cut {
+            // A socket has timeouts of its own, from when it has the connection.
+            if socket.is_some() && *self.counted_as.borrow() != CountedAs::Cut {
                 return Poll::Pending;
             }
             ended.as_mut().poll(context).map(|()| None)

@@ -32,7 +32,7 @@ pub(super) async fn carry<T, H>(
 {
     let io = &RefCell::new(io);
     // Dropped before reader and body, which end the socket.
-    let _unended = Unended {
+    let _reset = ResetUnlessEnded {
         shared: Arc::clone(reader.shared()),
         io,
         reset,
@@ -46,6 +46,9 @@ pub(super) async fn carry<T, H>(
             if written.is_ok() {
                 // The client answers the close frame or ends the connection, or the reader's patience ends.
                 reading.await;
+            } else {
+                // What the client has sent before it went counts.
+                poll_immediate(reading).await;
             }
         }
         () = &mut reading => {
@@ -82,14 +85,14 @@ async fn write<T: AsyncWrite + Unpin>(
     timeout(CLOSE_PATIENCE, shut).await.unwrap_or(Ok(()))
 }
 
-/// While this exists, a socket may end out of order.
-struct Unended<'a, T> {
+/// Resets the stream unless the socket has ended in order.
+struct ResetUnlessEnded<'a, T> {
     shared: Arc<Shared>,
     io: &'a RefCell<T>,
     reset: fn(&T),
 }
 
-impl<T> Drop for Unended<'_, T> {
+impl<T> Drop for ResetUnlessEnded<'_, T> {
     fn drop(&mut self) {
         if !self.shared.lock().ended()
             && let Ok(io) = self.io.try_borrow()

@@ -175,14 +175,16 @@ mod tests {
 
     #[actix_web::test]
     async fn a_masked_frame_of_a_server_is_refused() {
-        let (near, mut far) = tokio::io::duplex(1 << 16);
-        let (sender, mut told) = mpsc::unbounded_channel();
-        let settings = settings();
-        actix_web::rt::spawn(async move {
-            run_dialled(near, &settings, Party::Operator, |_| Told(sender)).await;
-        });
-        let frame = masked(&of_server(OpCode::Text, b"a"), [1, 2, 3, 4]);
-        far.write_all(&frame).await.unwrap();
-        assert_eq!(told.recv().await.unwrap(), "closed 1002");
+        for opcode in [OpCode::Text, OpCode::Binary] {
+            let (near, mut far) = tokio::io::duplex(1 << 16);
+            let (sender, mut told) = mpsc::unbounded_channel();
+            let settings = settings();
+            actix_web::rt::spawn(async move {
+                run_dialled(near, &settings, Party::Operator, |_| Told(sender)).await;
+            });
+            let frame = masked(&of_server(opcode, b"a"), [1, 2, 3, 4]);
+            far.write_all(&frame).await.unwrap();
+            assert_eq!(told.recv().await.unwrap(), "closed 1002");
+        }
     }
 }

@@ -134,7 +134,8 @@ impl Frames {
     /// Appends received bytes.
     pub fn push(&mut self, mut chunk: &[u8]) {
         // Nearly all that comes is sound, and a whole message of it at a time. Its bytes are copied once.
-        if self.arrived.is_empty()
+        if !self.of_server
+            && self.arrived.is_empty()
             && self.whole.is_none()
             && !self.within_message()
             && let Some((message, behind)) = whole_binary(chunk)

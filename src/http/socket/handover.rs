@@ -6,8 +6,8 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::Pin;
-use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use actix_web::rt::net::TcpStream;
@@ -52,7 +52,7 @@ impl Successor {
 
 /// A connection that is lent to the HTTP server, and what belongs to it.
 pub struct Lent<C> {
-    loan: Loan,
+    lending: Rc<Lending>,
     companion: C,
 }
 
@@ -62,19 +62,19 @@ impl<C> Lent<C> {
         // Fails if the client has gone.
         let _ = set_up(io.tcp());
         Self {
-            loan: Loan(Rc::new(Lending {
+            lending: Rc::new(Lending {
                 io: RefCell::new(Some(Box::new(io))),
                 held: Cell::new(false),
                 claimed: Cell::new(false),
                 successor,
-            })),
+            }),
             companion,
         }
     }
 
     /// For the connection's data, where a socket finds it.
     pub fn loan(&self) -> Loan {
-        self.loan.clone()
+        Loan(Rc::downgrade(&self.lending))
     }
 
     /// What belongs to the connection.
@@ -88,7 +88,7 @@ impl<C> Lent<C> {
         taken: T,
         poll: impl FnOnce(Pin<&mut Box<dyn Transport>>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        match &mut *self.loan.0.io.borrow_mut() {
+        match &mut *self.lending.io.borrow_mut() {
             Some(io) => poll(Pin::new(io)),
             None => Poll::Ready(Ok(taken)),
         }
@@ -112,7 +112,7 @@ impl<C: Unpin> AsyncRead for Lent<C> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.loan.0.held.get() {
+        if self.lending.held.get() {
             return Poll::Pending;
         }
         self.poll((), |io| io.poll_read(context, buffer))
@@ -137,9 +137,9 @@ impl<C: Unpin> AsyncWrite for Lent<C> {
     }
 }
 
-/// The same connection, as its requests see it.
+/// The same connection, as its requests see it. It does not keep it open.
 #[derive(Clone)]
-pub struct Loan(Rc<Lending>);
+pub struct Loan(Weak<Lending>);
 
 struct Lending {
     io: RefCell<Option<Box<dyn Transport>>>,
@@ -158,15 +158,23 @@ impl Loan {
 
     /// Claims it for a socket; `None` if there is one already.
     pub fn claim(&self) -> Option<Self> {
-        if self.0.claimed.replace(true) {
-            return None;
+        let claimed = self.0.upgrade()?.claimed.replace(true);
+        (!claimed).then(|| self.clone())
+    }
+}
+
+impl Lending {
+    /// Takes the connection for a socket, once all that the HTTP server has written is on its way.
+    fn poll_take(&self, context: &mut Context<'_>) -> Poll<Option<Box<dyn Transport>>> {
+        let mut lent = self.io.borrow_mut();
+        if let Some(io) = &mut *lent {
+            // Behind TLS it may still be in there. Where the client has gone, the socket finds that out by itself.
+            let _ = ready!(Pin::new(&mut *io).poll_flush(context));
+            // Input of a socket's client is read although it does not read its output; that backlog is limited elsewhere.
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            let _ = SockRef::from(io.tcp()).set_tcp_user_timeout(None);
         }
-        // Input of a socket's client is read although it does not read its output; that backlog is limited elsewhere.
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        if let Some(io) = &*self.0.io.borrow() {
-            SockRef::from(io.tcp()).set_tcp_user_timeout(None).ok()?;
-        }
-        Some(self.clone())
+        Poll::Ready(lent.take())
     }
 }
 
@@ -208,19 +216,26 @@ impl<H: SocketHandler> Stream for Upgrade<H> {
         let Some(socket) = &mut this.socket else {
             return Poll::Pending;
         };
-        let lending = &this.loan.0;
+        let Some(lending) = this.loan.0.upgrade() else {
+            return Poll::Pending;
+        };
         lending.held.set(true);
-        let mut came = false;
-        while let Poll::Ready(Some(Ok(chunk))) = socket.payload.poll_next_unpin(context) {
+        let (mut came, mut over) = (false, false);
+        while let Poll::Ready(next) = socket.payload.poll_next_unpin(context) {
+            let Some(Ok(chunk)) = next else {
+                over = true;
+                break;
+            };
             socket.reader.came(&chunk);
             came = true;
         }
-        if came {
-            // The server may hold more, which it gives when it is polled again.
+        if came && !over {
+            // The server may hold more, which it gives when it is polled again. Where the client has sent its last byte, it
+            // would end the connection instead.
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        if let Some(io) = lending.io.take()
+        if let Some(io) = ready!(lending.poll_take(context))
             && let Some(Waiting { reader, body, .. }) = this.socket.take()
         {
             let socket = carry(io, reader, body, Ok, reset).boxed_local();
@@ -239,6 +254,10 @@ fn reset(io: &Box<dyn Transport>) {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::AsyncReadExt;
+
     use super::*;
 
     impl Transport for TcpStream {
@@ -253,16 +272,32 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap());
         let (accepting, client) = tokio::join!(listener.accept(), client);
         let (server, _client) = (accepting.unwrap().0, client.unwrap());
+        let patience = |io: &TcpStream| SockRef::from(io).tcp_user_timeout().unwrap();
         let lent = Lent::new(server, Rc::default(), ());
-        let patience = || {
-            let io = lent.loan.0.io.borrow();
-            SockRef::from(io.as_ref().unwrap().tcp())
-                .tcp_user_timeout()
-                .unwrap()
+        let of_lent = || {
+            let io = lent.lending.io.borrow();
+            io.as_ref().map(|io| patience(io.tcp()))
         };
-        assert_eq!(patience(), Some(UNREAD_PATIENCE));
+        assert_eq!(of_lent(), Some(Some(UNREAD_PATIENCE)));
         assert!(lent.loan().claim().is_some());
-        assert!(patience().is_none_or(|patience| patience.is_zero()));
         assert!(lent.loan().claim().is_none());
+        // Until the socket has it.
+        assert_eq!(of_lent(), Some(Some(UNREAD_PATIENCE)));
+        let taken = poll_fn(|context| lent.lending.poll_take(context)).await;
+        assert!(patience(taken.unwrap().tcp()).is_none_or(|patience| patience.is_zero()));
+        assert_eq!(of_lent(), None);
+    }
+
+    #[actix_web::test]
+    async fn who_keeps_a_request_does_not_keep_its_connection() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap());
+        let (accepting, client) = tokio::join!(listener.accept(), client);
+        let lent = Lent::new(accepting.unwrap().0, Rc::default(), ());
+        let loan = lent.loan();
+        drop(lent);
+        assert!(loan.claim().is_none());
+        let mut client = client.unwrap();
+        assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
     }
 }

@@ -27,13 +27,13 @@ use vivavoce_telemetry::metrics;
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 << 10;
 
-/// How long the reading task runs before yielding to others on its thread.
+/// How long a socket's input is processed before its task yields to others on its thread.
 const LONGEST_TURN: Duration = Duration::from_millis(1);
 
 /// The ping interval (protocol, section 1).
 pub const PING_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Handles a client's messages. The calls come in order, one at a time, from the reading task, and must not block. Work
+/// Handles a client's messages. The calls come in order, one at a time, from the socket's task, and must not block. Work
 /// that has to wait must be queued by the handler, with a limit.
 pub trait SocketHandler: 'static {
     /// A text message.
@@ -153,7 +153,7 @@ impl<H: SocketHandler> Reader<H> {
         io: &RefCell<T>,
         context: &mut Context<'_>,
     ) -> Poll<bool> {
-        // Of no socket: what is held is only what is not complete.
+        // On the stack: a socket keeps only what is not complete.
         let mut space = [MaybeUninit::uninit(); READ_BYTES];
         let mut buffer = ReadBuf::uninit(&mut space);
         let read = ready!(Pin::new(&mut *io.borrow_mut()).poll_read(context, &mut buffer));

@@ -1,7 +1,7 @@
 //! What a session was sent and has sent lately, and how loud it was both ways: kept by the way to its client, for whoever
 //! watches the session (`src/http/inspect`). Always kept, because what is looked at has mostly happened already; so it costs
-//! little: an event is a copy of its text, as long as that, and a frame of sound a store to an atomic. Whoever looks holds
-//! up nobody: sound takes no lock, and events one that is held for microseconds.
+//! little: an event is a copy of its text, and 60 ms of sound a store to an atomic. Whoever looks holds up nobody: sound
+//! takes no lock, and events one that is held for microseconds.
 //!
 //! What a client sends is not kept as it came, as a `config` holds credentials: sessions note what of it may be shown.
 
@@ -214,7 +214,7 @@ fn peak(samples: &[i16]) -> u8 {
 }
 
 /// How loud sound is that comes a little at a time. It is told once there is more than half a [`LEVEL`] of it, so that each
-/// level has something and most pieces cost nothing.
+/// level has something and most pieces cost nothing; what is left at the end is told with what follows.
 #[derive(Debug, Default)]
 pub struct Loudness {
     peak: u8,
