@@ -17,7 +17,7 @@ use tokio_tungstenite::tungstenite::Message;
 use vivavoce::http::socket::{
     self, Audio, Backlog, Closed, MessageBudget, SocketHandler, SocketSettings, SocketWriter,
 };
-use vivavoce::http::{Connections, Listen, Origins, track_connections};
+use vivavoce::http::{Listen, Origins, track_connections};
 use vivavoce::quotas::Share;
 
 use crate::harness::{PATIENCE, within};
@@ -51,14 +51,8 @@ impl Edge {
         let (started, server) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             actix_web::rt::System::new().block_on(async move {
-                let listen = Listen {
-                    listener: TcpListener::bind("127.0.0.1:0").unwrap(),
-                    tls: None,
-                    workers: 1,
-                    max_connections: CONNECTIONS,
-                    connections: Arc::new(Connections::of_anybody(CONNECTIONS)),
-                    shutdown_seconds: 1,
-                };
+                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+                let listen = Listen::of_anybody(listener, CONNECTIONS);
                 let app = move || {
                     let (echo, settings, handler) =
                         (settings.clone(), settings.clone(), handler.clone());

@@ -26,7 +26,7 @@ use vivavoce::config::{Config, Settings};
 use vivavoce::hooks::{Configured, HookFile, Hooks};
 use vivavoce::http::inspect::{Feed, SettingsInForce};
 use vivavoce::http::openai::OpenAi;
-use vivavoce::http::{self, AppState, Connections, Limits, Listen, Origins, Sockets, WhipSessions};
+use vivavoce::http::{self, AppState, Limits, Listen, Origins, Sockets, WhipSessions};
 use vivavoce::quotas::{FairQueue, Quotas, Share};
 use vivavoce::synthesis::Synthesizer;
 use vivavoce::tls_roots::Authorities;
@@ -155,15 +155,8 @@ fn serve(settings: &Settings, observed: bool) -> Server {
         limits,
         origins,
     } = parts(settings);
-    let connections = 1024;
-    let listen = Listen {
-        listener: TcpListener::bind("127.0.0.1:0").unwrap(),
-        tls: None,
-        workers: 1,
-        max_connections: connections,
-        connections: Arc::new(Connections::of_anybody(connections)),
-        shutdown_seconds: 1,
-    };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = Listen::of_anybody(listener, 1024);
     let doors = move || {
         App::new()
             .app_data(state.clone())

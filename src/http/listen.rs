@@ -59,6 +59,18 @@ pub struct Entrance {
 }
 
 impl Listen {
+    /// A listener that is not public: without TLS, on one thread, for at most `most` connections of anybody.
+    pub fn of_anybody(listener: TcpListener, most: usize) -> Self {
+        Self {
+            listener,
+            tls: None,
+            workers: 1,
+            max_connections: most,
+            connections: Arc::new(Connections::of_anybody(most)),
+            shutdown_seconds: 0,
+        }
+    }
+
     /// Creates the server. Returns its address and the server, which runs when awaited.
     pub fn serve<F, I, S, B>(self, app: F) -> io::Result<(SocketAddr, Server)>
     where
@@ -151,6 +163,7 @@ impl socket::Transport for Pipelined<TlsStream<TrackedStream>> {
     }
 }
 
+/// The HTTP service over such connections.
 fn http<I, S, B>(
     app: I,
     entrance: Entrance,

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
 
 use actix_web::dev::Server;
 use actix_web::middleware::from_fn;
@@ -11,7 +10,7 @@ use actix_web::{App, HttpResponse, web};
 use super::auth::public;
 use super::error::{ApiError, Code};
 use super::listen::Listen;
-use super::{AllowedHosts, Connections, at, check_host, observe, track_connections, unknown_path};
+use super::{AllowedHosts, at, check_host, observe, track_connections, unknown_path};
 use crate::auth::Entered;
 use vivavoce_config::Settings;
 use vivavoce_telemetry::metrics;
@@ -43,14 +42,7 @@ async fn page() -> Result<HttpResponse, ApiError> {
 pub fn serve_alone(listener: TcpListener, settings: &Settings) -> io::Result<(SocketAddr, Server)> {
     let address = listener.local_addr()?;
     let hosts = web::Data::new(AllowedHosts::new(settings, address.ip(), true));
-    let listen = Listen {
-        listener,
-        tls: None,
-        workers: 1,
-        max_connections: MAX_CONNECTIONS,
-        connections: Arc::new(Connections::of_anybody(MAX_CONNECTIONS)),
-        shutdown_seconds: 0,
-    };
+    let listen = Listen::of_anybody(listener, MAX_CONNECTIONS);
     listen.serve(move || {
         App::new()
             .app_data(hosts.clone())

@@ -328,6 +328,7 @@ mod tests {
     use bytes::BytesMut;
     use std::io;
     use tokio::sync::mpsc;
+    use tokio::task::LocalSet;
     use tokio_stream::wrappers::UnboundedReceiverStream;
     use tokio_util::io::StreamReader;
     use vivavoce_quotas::Share;
@@ -350,7 +351,6 @@ mod tests {
     }
 
     fn bench(idle_timeout: Duration) -> Bench {
-        tokio::time::pause();
         let (client, payload) = mpsc::unbounded_channel();
         let (sender, closed) = mpsc::unbounded_channel();
         let settings = SocketSettings {
@@ -373,7 +373,7 @@ mod tests {
             client,
             shared,
             closed,
-            task: actix_web::rt::spawn(async move {
+            task: tokio::task::spawn_local(async move {
                 reader.run(&RefCell::new(StreamReader::new(payload))).await;
             }),
         }
@@ -389,111 +389,129 @@ mod tests {
         bytes.freeze()
     }
 
-    #[actix_web::test]
+    #[tokio::test(start_paused = true)]
     async fn the_server_pings_every_15_seconds_and_gives_up_after_60_of_silence() {
-        let mut bench = bench(Duration::from_mins(1));
-        let start = Instant::now();
-        let mut pings = 0;
-        let closed = loop {
-            tokio::select! {
-                closed = bench.closed.recv() => break closed.unwrap(),
-                () = tokio::time::sleep(Duration::from_millis(100)) => {
-                    if let Next::Frame(frame) = bench.shared.lock().next(Instant::now()) {
-                        assert_eq!(frame[..], [0x89, 0]);
-                        pings += 1;
+        let test = async {
+            let mut bench = bench(Duration::from_mins(1));
+            let start = Instant::now();
+            let mut pings = 0;
+            let closed = loop {
+                tokio::select! {
+                    closed = bench.closed.recv() => break closed.unwrap(),
+                    () = tokio::time::sleep(Duration::from_millis(100)) => {
+                        if let Next::Frame(frame) = bench.shared.lock().next(Instant::now()) {
+                            assert_eq!(frame[..], [0x89, 0]);
+                            pings += 1;
+                        }
                     }
                 }
-            }
+            };
+            assert_eq!((closed.code, pings), (4409, 3));
+            assert_eq!(start.elapsed().as_secs(), 60);
+            // The client does not read: there is a timeout, then the end.
+            bench.task.await.unwrap();
+            assert_eq!(start.elapsed().as_secs(), 62);
         };
-        assert_eq!((closed.code, pings), (4409, 3));
-        assert_eq!(start.elapsed().as_secs(), 60);
-        // The client does not read: there is a timeout, then the end.
-        bench.task.await.unwrap();
-        assert_eq!(start.elapsed().as_secs(), 62);
+        LocalSet::new().run_until(test).await;
     }
 
-    #[actix_web::test]
+    #[tokio::test(start_paused = true)]
     async fn any_frame_is_a_sign_of_life_and_half_a_frame_is_none() {
-        let mut bench = bench(Duration::from_secs(10));
-        let start = Instant::now();
-        for _ in 0..10 {
-            tokio::time::sleep(Duration::from_secs(9)).await;
-            bench.client.send(Ok(frame(OpCode::Pong))).unwrap();
-        }
-        assert!(bench.closed.try_recv().is_err());
-        for byte in [0x82, 0xfe, 0x01, 0x00, 0, 0, 0, 0, 1, 2, 3, 4] {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            let _ = bench.client.send(Ok(vec![byte].into()));
-        }
-        assert_eq!(bench.closed.recv().await.unwrap().code, 4409);
-        assert_eq!(start.elapsed().as_secs(), 102);
+        let test = async {
+            let mut bench = bench(Duration::from_secs(10));
+            let start = Instant::now();
+            for _ in 0..10 {
+                tokio::time::sleep(Duration::from_secs(9)).await;
+                bench.client.send(Ok(frame(OpCode::Pong))).unwrap();
+            }
+            assert!(bench.closed.try_recv().is_err());
+            for byte in [0x82, 0xfe, 0x01, 0x00, 0, 0, 0, 0, 1, 2, 3, 4] {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                let _ = bench.client.send(Ok(vec![byte].into()));
+            }
+            assert_eq!(bench.closed.recv().await.unwrap().code, 4409);
+            assert_eq!(start.elapsed().as_secs(), 102);
+        };
+        LocalSet::new().run_until(test).await;
     }
 
-    #[actix_web::test]
+    #[tokio::test(start_paused = true)]
     async fn a_message_must_be_complete_in_time_however_alive_its_client_is() {
-        let mut bench = bench(Duration::from_mins(1));
-        let start = Instant::now();
-        bench
-            .client
-            .send(Ok(frame_of(OpCode::Text, false, 9)))
-            .unwrap();
-        for _ in 0..29 {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            bench.client.send(Ok(frame(OpCode::Pong))).unwrap();
-            let more = frame_of(OpCode::Continue, false, 9);
-            bench.client.send(Ok(more)).unwrap();
-        }
-        assert!(bench.closed.try_recv().is_err());
-        assert_eq!(bench.closed.recv().await.unwrap().code, 4408);
-        assert_eq!(start.elapsed().as_secs(), 30);
+        let test = async {
+            let mut bench = bench(Duration::from_mins(1));
+            let start = Instant::now();
+            bench
+                .client
+                .send(Ok(frame_of(OpCode::Text, false, 9)))
+                .unwrap();
+            for _ in 0..29 {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                bench.client.send(Ok(frame(OpCode::Pong))).unwrap();
+                let more = frame_of(OpCode::Continue, false, 9);
+                bench.client.send(Ok(more)).unwrap();
+            }
+            assert!(bench.closed.try_recv().is_err());
+            assert_eq!(bench.closed.recv().await.unwrap().code, 4408);
+            assert_eq!(start.elapsed(), Duration::from_secs(30));
+        };
+        LocalSet::new().run_until(test).await;
     }
 
-    #[actix_web::test]
+    #[tokio::test(start_paused = true)]
     async fn each_message_has_its_own_time() {
-        let mut bench = bench(Duration::from_mins(1));
-        let message = frame_of(OpCode::Text, true, 9);
-        let (first, second) = message.split_at(5);
-        bench
-            .client
-            .send(Ok(Bytes::copy_from_slice(first)))
-            .unwrap();
-        for _ in 0..5 {
+        let test = async {
+            let mut bench = bench(Duration::from_mins(1));
+            let message = frame_of(OpCode::Text, true, 9);
+            let (first, second) = message.split_at(5);
+            bench
+                .client
+                .send(Ok(Bytes::copy_from_slice(first)))
+                .unwrap();
+            for _ in 0..5 {
+                tokio::time::sleep(Duration::from_secs(29)).await;
+                // The end of one message and the beginning of the next.
+                let both = [second, first].concat();
+                bench.client.send(Ok(both.into())).unwrap();
+            }
             tokio::time::sleep(Duration::from_secs(29)).await;
-            // The end of one message and the beginning of the next.
-            let both = [second, first].concat();
-            bench.client.send(Ok(both.into())).unwrap();
-        }
-        tokio::time::sleep(Duration::from_secs(29)).await;
-        assert!(bench.closed.try_recv().is_err());
-        assert_eq!(bench.closed.recv().await.unwrap().code, 4408);
+            assert!(bench.closed.try_recv().is_err());
+            assert_eq!(bench.closed.recv().await.unwrap().code, 4408);
+        };
+        LocalSet::new().run_until(test).await;
     }
 
-    #[actix_web::test]
+    #[tokio::test(start_paused = true)]
     async fn a_message_for_which_there_is_no_memory_ends_its_socket_only() {
-        let mut bench = bench(Duration::from_mins(1));
-        for _ in 0..3 {
-            let half = frame_of(OpCode::Text, true, 1 << 19);
-            bench.client.send(Ok(half)).unwrap();
-        }
-        bench.client.send(Ok(frame(OpCode::Ping))).unwrap();
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        assert!(bench.closed.try_recv().is_err());
-        let long = frame_of(OpCode::Text, false, (1 << 20) + (64 << 10));
-        bench.client.send(Ok(long)).unwrap();
-        assert_eq!(bench.closed.recv().await.unwrap().code, 1013);
+        let test = async {
+            let mut bench = bench(Duration::from_mins(1));
+            for _ in 0..3 {
+                let half = frame_of(OpCode::Text, true, 1 << 19);
+                bench.client.send(Ok(half)).unwrap();
+            }
+            bench.client.send(Ok(frame(OpCode::Ping))).unwrap();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert!(bench.closed.try_recv().is_err());
+            let long = frame_of(OpCode::Text, false, (1 << 20) + (64 << 10));
+            bench.client.send(Ok(long)).unwrap();
+            assert_eq!(bench.closed.recv().await.unwrap().code, 1013);
+        };
+        LocalSet::new().run_until(test).await;
     }
 
-    #[actix_web::test]
+    #[tokio::test(start_paused = true)]
     async fn a_client_that_never_answers_a_close_frame_is_dropped_after_two_seconds() {
-        let mut bench = bench(Duration::from_mins(1));
-        let closed = Closed::by_edge(1001, "draining");
-        let start = Instant::now();
-        bench.shared.change(|outbox| outbox.close(closed, start));
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let frame = bench.shared.lock().next(Instant::now());
-        assert!(matches!(frame, Next::Frame(_)));
-        assert_eq!(bench.closed.recv().await.unwrap().code, 1001);
-        bench.task.await.unwrap();
-        assert_eq!(start.elapsed().as_secs(), 3);
+        let test = async {
+            let mut bench = bench(Duration::from_mins(1));
+            let closed = Closed::by_edge(1001, "draining");
+            let start = Instant::now();
+            bench.shared.change(|outbox| outbox.close(closed, start));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let frame = bench.shared.lock().next(Instant::now());
+            assert!(matches!(frame, Next::Frame(_)));
+            assert_eq!(bench.closed.recv().await.unwrap().code, 1001);
+            bench.task.await.unwrap();
+            assert_eq!(start.elapsed(), Duration::from_secs(3));
+        };
+        LocalSet::new().run_until(test).await;
     }
 }
