@@ -4,7 +4,8 @@
 //! panic are handled alike.
 //!
 //! Audio bypasses the mailbox: the [`ReplayBuffer`] is written by plain calls, including [finalize](ReplayBuffer::finalize)
-//! and [end](ReplayBuffer::end), which must keep their position in it. Only one attempt may use a buffer at a time.
+//! and [end](ReplayBuffer::end), which must keep their position in it. While everything before it has been sent, the same
+//! call hands it to the recogniser. Only one attempt may use a buffer at a time.
 //!
 //! Where the provider limits the length of streams, the actor rotates within its attempt: at a pause late in the old
 //! stream, whose last finals are reported before the new one is sent anything.
@@ -13,15 +14,16 @@ pub mod replay_buffer;
 mod stream_clock;
 #[cfg(test)]
 mod tests;
+mod uplink;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future;
 use std::pin::pin;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, Recipient, WeakAddr};
-use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use tokio::time::{Instant, sleep, timeout};
@@ -30,11 +32,10 @@ use tracing::Instrument;
 
 pub use replay_buffer::{LIMIT, LIMIT_WHILE_CONFIGURED, ReplayBuffer};
 
-use replay_buffer::{Chunk, Upload};
-use vivavoce_audio::g711::Law;
-use vivavoce_audio::{Encoding, Resampler, linear16};
+use replay_buffer::Upload;
+use uplink::Uplink;
 use vivavoce_seams::{
-    AudioSink, ErrorKind, ProviderError, SpeechToText, SttEvent, SttRequest, SttStream, Transcript,
+    ErrorKind, ProviderError, SpeechToText, SttEvent, SttRequest, SttStream, Transcript,
 };
 use vivavoce_telemetry::conversation::Activity;
 use vivavoce_telemetry::metrics::{self, Task};
@@ -51,12 +52,6 @@ const LAST_FINALS: Duration = Duration::from_secs(5);
 const TRANSCRIBED_WITHIN: Duration = Duration::from_secs(5);
 /// How long before the provider's limit a stream is rotated at the latest.
 const BEFORE_LIMIT: Duration = Duration::from_secs(2);
-/// The share of [`SpeechToText::answers_within`] that must have been speech.
-const ENOUGH_SPEECH: f64 = 0.7;
-/// Speech without an answer is forgotten when no more of it came for this long.
-const FORGIVEN_AFTER: Duration = Duration::from_secs(5);
-/// The share of the limit after which it is rotated at a pause.
-const LATE: f64 = 0.8;
 
 /// A report of one attempt. Reports come in order; each is handled before the next is sent.
 #[derive(Debug, Message)]
@@ -108,10 +103,8 @@ impl SttActor {
             report,
             number: attempt,
             opening: OPENING,
-            resampler: RefCell::default(),
             final_asked: Cell::new(None),
             has_final: Cell::new(false),
-            unanswered: Cell::default(),
             activity: None,
         };
         Self {
@@ -167,28 +160,15 @@ struct Attempt {
     number: u32,
     /// How long opening may take.
     opening: Duration,
-    /// From the buffer's rate to the one of the request, where they differ.
-    resampler: RefCell<Option<Resampler>>,
     /// When a final was requested that has not come yet.
     final_asked: Cell<Option<Instant>>,
     /// Whether there has been a final since the last end of speech.
     has_final: Cell<bool>,
-    unanswered: Cell<Unanswered>,
     activity: Option<Activity>,
 }
 
-/// Speech that this stream was sent and has not said a word about.
-#[derive(Debug, Clone, Copy, Default)]
-struct Unanswered {
-    /// When the first of it was sent.
-    since: Option<Instant>,
-    /// When the last of it was sent.
-    last: Option<Instant>,
-    speech: Duration,
-}
-
 /// Why the upload has stopped.
-enum Uplink {
+enum UploadEnd {
     /// All audio has been sent.
     Done,
     /// The provider's limit is near.
@@ -280,21 +260,26 @@ impl Attempt {
     async fn converse(&self, stream: SttStream) -> Result<Option<SttStream>, ProviderError> {
         self.buffer.rewind();
         self.has_final.set(false);
-        self.unanswered.take();
-        let (from, to) = (self.buffer.layout(), self.request.format.layout);
-        *self.resampler.borrow_mut() = (from != to).then(|| Resampler::new(from, to.rate));
-        let uplink = self.uplink(stream.sink);
-        let mut downlink = pin!(self.downlink(stream.events));
-        let uplink = tokio::select! {
+        let layout = self.buffer.layout();
+        let uplink = Rc::new(Uplink::new(
+            stream.sink,
+            layout,
+            &*self.provider,
+            &self.request,
+        ));
+        let answered = Rc::downgrade(&uplink);
+        let upload = self.upload(uplink);
+        let mut downlink = pin!(self.downlink(stream.events, answered));
+        let uploaded = tokio::select! {
             biased;
             ended = &mut downlink => return Err(self.why(ended)),
-            uplink = uplink => uplink?,
+            uploaded = upload => uploaded?,
         };
-        match uplink {
+        match uploaded {
             // `patience_after_end` bounds how long that may take.
-            Uplink::Done => downlink.await.map(|()| None),
-            Uplink::Refused => Err(self.why(self.last_finals(downlink).await)),
-            Uplink::NearLimit => {
+            UploadEnd::Done => downlink.await.map(|()| None),
+            UploadEnd::Refused => Err(self.why(self.last_finals(downlink).await)),
+            UploadEnd::NearLimit => {
                 let (ended, next) = tokio::join!(self.last_finals(downlink), self.open());
                 match ended {
                     Ok(()) => self.buffer.acknowledge(self.buffer.sent()),
@@ -320,9 +305,8 @@ impl Attempt {
         timeout(LAST_FINALS, downlink).await.map_err(late)?
     }
 
-    /// Sends the audio of the buffer.
-    async fn uplink(&self, sink: AudioSink) -> Result<Uplink, ProviderError> {
-        let opened = Instant::now();
+    /// Sends the audio of the buffer. The stream ends when `uplink` is dropped.
+    async fn upload(&self, uplink: Rc<Uplink>) -> Result<UploadEnd, ProviderError> {
         let limit = self.provider.accepts().stream_limit;
         let mut last_moment = pin!(async {
             match limit {
@@ -333,30 +317,29 @@ impl Attempt {
         loop {
             let upload = tokio::select! {
                 biased;
-                () = &mut last_moment => return Ok(Uplink::NearLimit),
-                upload = self.buffer.next() => upload,
+                () = &mut last_moment => return Ok(UploadEnd::NearLimit),
+                upload = self.buffer.next(&uplink) => upload,
             };
             if matches!(upload, Upload::Finalize | Upload::End) {
                 self.final_asked.set(Some(Instant::now()));
             }
-            if !self.send(&sink, &upload).await? {
-                return Ok(Uplink::Refused);
+            if !self.send(&uplink, &upload).await? {
+                return Ok(UploadEnd::Refused);
             }
             if matches!(upload, Upload::End) {
-                return Ok(Uplink::Done);
+                return Ok(UploadEnd::Done);
             }
-            let late = limit.is_some_and(|limit| opened.elapsed() >= limit.mul_f64(LATE));
-            if late && self.buffer.is_silent() {
-                return Ok(Uplink::NearLimit);
+            if uplink.is_late() && self.buffer.is_silent() {
+                return Ok(UploadEnd::NearLimit);
             }
         }
     }
 
     /// Whether the recogniser has accepted it.
-    async fn send(&self, sink: &AudioSink, upload: &Upload) -> Result<bool, ProviderError> {
+    async fn send(&self, uplink: &Uplink, upload: &Upload) -> Result<bool, ProviderError> {
         let sent = match upload {
-            Upload::Sound(chunk) => timeout(SENDING, sink.send(self.converted(&chunk.sound))).await,
-            Upload::Finalize => timeout(SENDING, sink.finalize()).await,
+            Upload::Sound(chunk) => timeout(SENDING, uplink.send(chunk)).await,
+            Upload::Finalize => timeout(SENDING, uplink.finalize()).await,
             Upload::End => return Ok(true),
         };
         let sent = sent.map_err(|_| {
@@ -367,69 +350,28 @@ impl Attempt {
         })?;
         if let (Ok(()), Upload::Sound(chunk)) = (&sent, upload) {
             self.buffer.accepted(chunk);
-            self.suspect(chunk)?;
+            self.suspect(uplink)?;
         }
         Ok(sent.is_ok())
     }
 
-    /// A stream that answers pings and not the speaker is dead, too. What only sounds like speech has no answer either: so
-    /// it is suspected once, and where there is a fallback once more, until something has been understood again.
-    fn suspect(&self, chunk: &Chunk) -> Result<(), ProviderError> {
-        let Some(limit) = self.provider.answers_within() else {
-            return Ok(());
-        };
-        let mut unanswered = self.unanswered.get();
-        if !chunk.is_pause() {
-            let now = Instant::now();
-            // Coughs of ten minutes are no speech.
-            let is_over = |last: Instant| now - last >= FORGIVEN_AFTER;
-            if unanswered.last.is_some_and(is_over) {
-                unanswered = Unanswered::default();
-            }
-            unanswered.since.get_or_insert(now);
-            unanswered.last = Some(now);
-            unanswered.speech += self.buffer.length_of(chunk);
-            self.unanswered.set(unanswered);
-        }
-        let is_late = unanswered.since.is_some_and(|at| at.elapsed() >= limit);
-        let enough = unanswered.speech >= limit.mul_f64(ENOUGH_SPEECH);
+    /// What only sounds like speech has no answer either: so a stream is suspected once, and where there is a fallback once
+    /// more, until something has been understood again.
+    fn suspect(&self, uplink: &Uplink) -> Result<(), ProviderError> {
         let has_fallback = self.opening == OPENING_WITH_FALLBACK;
-        if is_late && enough && self.buffer.suspects(1 + u8::from(has_fallback)) {
+        if uplink.is_suspect() && self.buffer.suspects(1 + u8::from(has_fallback)) {
             let problem = "has not answered, although somebody is speaking";
             return Err(self.error(ErrorKind::Timeout, problem));
         }
         Ok(())
     }
 
-    /// Converts the buffer's linear16 to the format of the request.
-    fn converted(&self, sound: &Bytes) -> Bytes {
-        let law = match self.request.format.encoding {
-            Encoding::Mulaw => Some(Law::Mu),
-            Encoding::Alaw => Some(Law::A),
-            _ => None,
-        };
-        let mut resampler = self.resampler.borrow_mut();
-        if law.is_none() && resampler.is_none() {
-            return sound.clone();
-        }
-        let mut samples = linear16::samples(sound);
-        if let Some(resampler) = resampler.as_mut() {
-            let mut resampled = Vec::new();
-            resampler.push(&samples, &mut resampled);
-            samples = resampled;
-        }
-        match law {
-            Some(law) => {
-                let mut codes = Vec::with_capacity(samples.len());
-                law.compress(&samples, &mut codes);
-                codes.into()
-            }
-            None => linear16::encode(&samples),
-        }
-    }
-
     /// Reports the events of the stream until it ends.
-    async fn downlink(&self, mut events: Events) -> Result<(), ProviderError> {
+    async fn downlink(
+        &self,
+        mut events: Events,
+        uplink: Weak<Uplink>,
+    ) -> Result<(), ProviderError> {
         let mut owes_final = false;
         while let Some(event) = events.next().await {
             let mut event = event?;
@@ -437,7 +379,9 @@ impl Attempt {
                 self.buffer.place_words(heard);
             }
             self.count(&event);
-            self.unanswered.take();
+            if let Some(uplink) = uplink.upgrade() {
+                uplink.answered();
+            }
             if let SttEvent::Partial(heard) | SttEvent::Final(heard) = &event
                 && !heard.text.is_empty()
             {

@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::stream_clock::StreamClock;
+use super::uplink::Uplink;
 use vivavoce_audio::linear16;
 use vivavoce_audio::pcm::energy;
 use vivavoce_audio::{Layout, SampleRate};
@@ -56,6 +57,8 @@ struct Shared {
     suspected: Cell<u8>,
     /// There is something to send.
     work: Notify,
+    /// Where audio is sent by the call that brings it, while the upload waits for some.
+    idle: RefCell<Option<Rc<Uplink>>>,
     /// There will be no more audio.
     ended: Notify,
 }
@@ -122,6 +125,7 @@ impl ReplayBuffer {
             backlog: RefCell::new(Backlog::new(layout.rate, start)),
             suspected: Cell::new(0),
             work: Notify::new(),
+            idle: RefCell::default(),
             ended: Notify::new(),
         }))
     }
@@ -138,7 +142,15 @@ impl ReplayBuffer {
     /// Appends audio; never waits. `speech` says that voice activity detection reports speech, or a pause that is not over
     /// yet; it is always true where there is no detection. Audio after [`ReplayBuffer::end`] is ignored.
     pub fn push(&self, samples: &[i16], speech: bool) {
-        self.change(|backlog| backlog.push(samples, speech, Instant::now()));
+        let mut backlog = self.0.backlog.borrow_mut();
+        backlog.push(samples, speech, Instant::now());
+        let uplink = self.0.idle.borrow();
+        let uploaded = uplink
+            .as_deref()
+            .is_some_and(|uplink| backlog.upload(uplink));
+        if !uploaded {
+            self.0.work.notify_one();
+        }
     }
 
     /// Skips a gap in the session's audio: nothing is sent for it, and the next audio has its position behind it.
@@ -227,11 +239,6 @@ impl ReplayBuffer {
         self.0.backlog.borrow().is_silent()
     }
 
-    pub(super) fn length_of(&self, chunk: &Chunk) -> Duration {
-        let rate = self.0.backlog.borrow().rate;
-        rate.duration_of(chunk.samples() as usize)
-    }
-
     /// A stream is suspected to be dead; whether that has happened less often than so since the last words.
     pub(super) fn suspects(&self, most: u8) -> bool {
         let times = self.0.suspected.get();
@@ -259,19 +266,23 @@ impl ReplayBuffer {
         self.0.backlog.borrow_mut().interrupt();
     }
 
-    /// Waits for what is to be sent next. Cancel-safe.
-    pub(super) async fn next(&self) -> Upload {
+    /// Waits for what is to be sent next. Cancel-safe. Audio that comes meanwhile is sent over `uplink` at once where that
+    /// is possible, which has no other use during the call.
+    pub(super) async fn next(&self, uplink: &Rc<Uplink>) -> Upload {
         loop {
             let (next, overdue) = {
                 let mut backlog = self.0.backlog.borrow_mut();
                 backlog.finalize_if_overdue(Instant::now());
                 (backlog.take(), backlog.pause_overdue())
             };
-            match (next, overdue) {
-                (Some(upload), _) => return upload,
-                (None, None) => self.0.work.notified().await,
+            if let Some(upload) = next {
+                return upload;
+            }
+            let _idle = Idle::new(&self.0.idle, uplink);
+            match overdue {
+                None => self.0.work.notified().await,
                 // Whether it was notified or is overdue is seen above.
-                (None, Some(at)) => {
+                Some(at) => {
                     let _ = timeout_at(at, self.0.work.notified()).await;
                 }
             }
@@ -280,10 +291,7 @@ impl ReplayBuffer {
 
     /// The stream has accepted the chunk.
     pub(super) fn accepted(&self, chunk: &Chunk) {
-        let for_the_first_time = self.0.backlog.borrow_mut().accepted(chunk);
-        if for_the_first_time {
-            metrics::input_delay(chunk.pushed.elapsed());
-        }
+        self.0.backlog.borrow_mut().accepted(chunk);
     }
 
     /// Waits for [`ReplayBuffer::end`].
@@ -308,6 +316,22 @@ impl ReplayBuffer {
     fn change(&self, change: impl FnOnce(&mut Backlog)) {
         change(&mut self.0.backlog.borrow_mut());
         self.0.work.notify_one();
+    }
+}
+
+/// While it lives, its uplink is idle.
+struct Idle<'a>(&'a RefCell<Option<Rc<Uplink>>>);
+
+impl<'a> Idle<'a> {
+    fn new(idle: &'a RefCell<Option<Rc<Uplink>>>, uplink: &Rc<Uplink>) -> Self {
+        idle.replace(Some(Rc::clone(uplink)));
+        Self(idle)
+    }
+}
+
+impl Drop for Idle<'_> {
+    fn drop(&mut self) {
+        self.0.take();
     }
 }
 
@@ -568,17 +592,37 @@ impl Backlog {
         Some(Upload::Sound(chunk))
     }
 
-    /// Whether it is the first stream that has accepted this.
-    fn accepted(&mut self, chunk: &Chunk) -> bool {
+    /// Sends what waits over an idle uplink. Whether nothing is left for the task that uploads.
+    fn upload(&mut self, uplink: &Uplink) -> bool {
+        while self.finalize_by.is_none() && !self.finalize_next {
+            if self.unsent == self.chunks.len() {
+                return true;
+            }
+            let sent = uplink.try_send(|| match self.take() {
+                Some(Upload::Sound(chunk)) => Some(chunk),
+                _ => None,
+            });
+            match sent {
+                Some(chunk) => self.accepted(&chunk),
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// The current stream has accepted this.
+    fn accepted(&mut self, chunk: &Chunk) {
+        let now = Instant::now();
         self.clock.append(chunk.at, chunk.samples());
         self.accepted = chunk.end();
         let kept = self.chunks.range_mut(..self.unsent).next_back();
         if let Some(kept) = kept.filter(|kept| kept.at == chunk.at) {
-            kept.sent = Some(Instant::now());
+            kept.sent = Some(now);
         }
-        let new = chunk.end() > self.ever_accepted;
-        self.ever_accepted = self.ever_accepted.max(chunk.end());
-        new
+        if chunk.end() > self.ever_accepted {
+            self.ever_accepted = chunk.end();
+            metrics::input_delay(now - chunk.pushed);
+        }
     }
 
     fn acknowledge(&mut self, until: u64) {

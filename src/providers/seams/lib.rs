@@ -195,6 +195,11 @@ impl AudioSink {
             .map_err(|_| SttClosed)
     }
 
+    /// Reserves the place of a chunk, if the provider takes one at once.
+    pub fn try_reserve(&self) -> Option<AudioPermit<'_>> {
+        self.input.try_reserve().ok().map(AudioPermit)
+    }
+
     /// Asks for a final of everything heard so far.
     pub async fn finalize(&self) -> Result<(), SttClosed> {
         self.input
@@ -205,6 +210,17 @@ impl AudioSink {
 
     /// Ends the stream.
     pub fn close(self) {}
+}
+
+/// The place of a chunk, which is given up where nothing is sent.
+#[derive(Debug)]
+pub struct AudioPermit<'a>(mpsc::Permit<'a, SttInput>);
+
+impl AudioPermit<'_> {
+    /// Sends audio in the agreed format.
+    pub fn send(self, audio: Bytes) {
+        self.0.send(SttInput::Audio(audio));
+    }
 }
 
 /// An open recogniser. An `Err` event is the last one; the events end by themselves after the sink was dropped.
