@@ -155,11 +155,19 @@ impl socket::Transport for Pipelined<TrackedStream> {
     fn tcp(&self) -> &TcpStream {
         self.get_ref().tcp()
     }
+
+    fn into_connection(self: Box<Self>) -> socket::Connection {
+        socket::Connection::Plain(self.into_inner().into_tcp())
+    }
 }
 
 impl socket::Transport for Pipelined<TlsStream<TrackedStream>> {
     fn tcp(&self) -> &TcpStream {
         self.get_ref().get_ref().0.tcp()
+    }
+
+    fn into_connection(self: Box<Self>) -> socket::Connection {
+        socket::Connection::Secure(self)
     }
 }
 

@@ -336,20 +336,19 @@ impl ConnectionState {
                 socket = self.successor.take();
                 if socket.is_some() {
                     carried = None;
+                    // It is not in the table any more, from which it could still be cut.
+                    if *self.counted_as.borrow() == CountedAs::Cut {
+                        return Poll::Ready(None);
+                    }
                 } else if let Poll::Ready(done) = done {
                     return Poll::Ready(Some(done));
                 }
             }
-            if let Some(socket) = &mut socket
-                && socket.as_mut().poll(context).is_ready()
-            {
-                return Poll::Ready(None);
+            match &mut socket {
+                // It has timeouts of its own, from when it has the connection.
+                Some(socket) => socket.as_mut().poll(context).map(|()| None),
+                None => ended.as_mut().poll(context).map(|()| None),
             }
-            // A socket has timeouts of its own, from when it has the connection.
-            if socket.is_some() && *self.counted_as.borrow() != CountedAs::Cut {
-                return Poll::Pending;
-            }
-            ended.as_mut().poll(context).map(|()| None)
         })
         .await
     }
@@ -378,6 +377,11 @@ impl TrackedStream {
     /// The inner stream.
     pub const fn tcp(&self) -> &TcpStream {
         &self.io
+    }
+
+    /// The inner stream alone, whose bytes are not counted any more.
+    pub fn into_tcp(self) -> TcpStream {
+        self.io
     }
 
     /// The connection's state.

@@ -215,6 +215,11 @@ impl<T> Pipelined<T> {
     pub const fn get_ref(&self) -> &T {
         &self.io
     }
+
+    /// The inner stream alone.
+    pub fn into_inner(self) -> T {
+        self.io
+    }
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Pipelined<T> {

@@ -32,10 +32,70 @@ const MAX_UNSENT_BYTES: u32 = 16 << 10;
 /// How long the client of a request may accept no byte of its response. Then the kernel closes the connection.
 const UNREAD_PATIENCE: Duration = Duration::from_secs(30);
 
-/// An accepted connection, with TLS or without.
+/// An accepted connection as the HTTP server has it, with TLS or without.
 pub trait Transport: AsyncRead + AsyncWrite + Unpin + 'static {
     /// What is under it.
     fn tcp(&self) -> &TcpStream;
+
+    /// The same for a socket, which does not need what is only for HTTP.
+    fn into_connection(self: Box<Self>) -> Connection;
+}
+
+/// A connection as a socket has it. Most are plain ones, which are read and written without a detour.
+pub enum Connection {
+    /// Nothing is between the socket and the kernel.
+    Plain(TcpStream),
+    /// With TLS.
+    Secure(Box<dyn Transport>),
+}
+
+impl Connection {
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(io) => io,
+            Self::Secure(io) => io.tcp(),
+        }
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_read(context, buffer),
+            Self::Secure(io) => Pin::new(io).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_write(context, bytes),
+            Self::Secure(io) => Pin::new(io).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_flush(context),
+            Self::Secure(io) => Pin::new(io).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_shutdown(context),
+            Self::Secure(io) => Pin::new(io).poll_shutdown(context),
+        }
+    }
 }
 
 /// Where a connection leaves the socket that takes its place: to be run by whoever ran the HTTP server's part until
@@ -165,7 +225,7 @@ impl Loan {
 
 impl Lending {
     /// Takes the connection for a socket, once all that the HTTP server has written is on its way.
-    fn poll_take(&self, context: &mut Context<'_>) -> Poll<Option<Box<dyn Transport>>> {
+    fn poll_take(&self, context: &mut Context<'_>) -> Poll<Option<Connection>> {
         let mut lent = self.io.borrow_mut();
         if let Some(io) = &mut *lent {
             // Behind TLS it may still be in there. Where the client has gone, the socket finds that out by itself.
@@ -174,7 +234,7 @@ impl Lending {
             #[cfg(any(target_os = "linux", target_os = "android"))]
             let _ = SockRef::from(io.tcp()).set_tcp_user_timeout(None);
         }
-        Poll::Ready(lent.take())
+        Poll::Ready(lent.take().map(Transport::into_connection))
     }
 }
 
@@ -246,8 +306,7 @@ impl<H: SocketHandler> Stream for Upgrade<H> {
 }
 
 /// Closing the connection resets it from now on: unsent data is discarded.
-#[expect(clippy::borrowed_box, reason = "what the socket runs over is the box")]
-fn reset(io: &Box<dyn Transport>) {
+fn reset(io: &Connection) {
     // Fails if the client has disconnected first, which is fine.
     let _ = SockRef::from(io.tcp()).set_linger(Some(Duration::ZERO));
 }
@@ -263,6 +322,10 @@ mod tests {
     impl Transport for TcpStream {
         fn tcp(&self) -> &TcpStream {
             self
+        }
+
+        fn into_connection(self: Box<Self>) -> Connection {
+            Connection::Plain(*self)
         }
     }
 

@@ -87,7 +87,7 @@ pub use dial::{DialError, dial};
 pub use dialled::{run_dialled, text_frame_of_server};
 pub use echo::echo;
 pub use frames::{FrameError, Frames, Input, MAX_BINARY_BYTES, MAX_TEXT_BYTES};
-pub use handover::{Lent, Loan, Successor, Transport, WRITE_BUFFER_BYTES};
+pub use handover::{Connection, Lent, Loan, Successor, Transport, WRITE_BUFFER_BYTES};
 pub use inner::{InnerClient, open_inner};
 pub use origins::Origins;
 pub use outbox::{
