@@ -15,13 +15,20 @@ pub enum Bandwidth {
     Narrowband,
     /// G.722 and recognisers: 8 kHz, sampled at 16 kHz.
     Wideband,
+    /// Most voices of vendors: 12 kHz, sampled at 24 kHz.
+    Superwideband,
     /// All that is audible, sampled at 48 kHz.
     Fullband,
 }
 
 impl Bandwidth {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Narrowband, Self::Wideband, Self::Fullband];
+    pub const ALL: [Self; 4] = [
+        Self::Narrowband,
+        Self::Wideband,
+        Self::Superwideband,
+        Self::Fullband,
+    ];
 
     /// The least with which sound of this rate loses nothing, of what rooms have.
     pub fn of(rate: SampleRate) -> Self {
@@ -36,6 +43,7 @@ impl Bandwidth {
         match self {
             Self::Narrowband => SampleRate::HZ_8000,
             Self::Wideband => SampleRate::HZ_16000,
+            Self::Superwideband => SampleRate::HZ_24000,
             Self::Fullband => SampleRate::HZ_48000,
         }
     }
@@ -99,7 +107,7 @@ mod tests {
             assert_eq!(Bandwidth::of(bandwidth.rate()), bandwidth);
             assert_eq!(bandwidth.ticks() * bandwidth.frame(), 960);
         }
-        assert_eq!(Samples::new(&[0; 480]), None);
+        assert_eq!(Samples::new(&[0; 240]), None);
         assert_eq!(Samples::new(&[]), None);
     }
 
@@ -108,7 +116,9 @@ mod tests {
         let of = |hz: u32| Bandwidth::of(SampleRate::new(hz).unwrap());
         assert_eq!(of(8_000), Bandwidth::Narrowband);
         assert_eq!(of(11_025), Bandwidth::Wideband);
-        assert_eq!(of(24_000), Bandwidth::Fullband);
+        assert_eq!(of(22_050), Bandwidth::Superwideband);
+        assert_eq!(of(24_000), Bandwidth::Superwideband);
+        assert_eq!(of(44_100), Bandwidth::Fullband);
         assert_eq!(of(96_000), Bandwidth::Fullband);
     }
 }

@@ -14,7 +14,7 @@ use vivavoce_audio::{Bandwidth, Layout, SampleRate};
 use vivavoce_core::busyness;
 use vivavoce_seams::rooms::link::{CLOCK_HZ, Forms, Frame, PublishSink, Samples};
 
-/// What sessions say in a room, and its clock.
+/// The clock of a room.
 pub const LAYOUT: Layout = Layout::mono(SampleRate::HZ_48000);
 /// How far ahead of real time a frame may leave: one frame, so that a late timer leaves no gap.
 pub const LEAD: Duration = Duration::from_millis(40);
@@ -65,6 +65,11 @@ impl TrackPublisher {
             patience: Cell::new(None),
             opened: Notify::new(),
         }))
+    }
+
+    /// From now on its sound has this bandwidth.
+    pub fn set_bandwidth(&self, bandwidth: Bandwidth) {
+        self.0.frames.borrow_mut().set_bandwidth(bandwidth);
     }
 
     /// The track has a subscriber.
@@ -139,19 +144,20 @@ impl TrackPublisher {
 
 impl Frames {
     fn new(bandwidth: Bandwidth, complexity: u8) -> Self {
-        let settings = OpusSettings {
-            application: Application::Voip,
-            bitrate_bps: BITRATE_BPS,
-            complexity,
-            fec_loss_percent: Some(EXPECTED_LOSS_PERCENT),
-        };
         Self {
             bandwidth,
             complexity,
-            encoder: OccasionalEncoder::new(Layout::mono(bandwidth.rate()), settings),
+            encoder: encoder(bandwidth, complexity),
             timestamp: fastrand::u32(..),
             due: None,
             marker: true,
+        }
+    }
+
+    fn set_bandwidth(&mut self, bandwidth: Bandwidth) {
+        if self.bandwidth != bandwidth {
+            self.bandwidth = bandwidth;
+            self.encoder = encoder(bandwidth, self.complexity);
         }
     }
 
@@ -201,6 +207,16 @@ impl Frames {
         self.marker = true;
         self.timestamp = self.timestamp.wrapping_add(clock(FRAME));
     }
+}
+
+fn encoder(bandwidth: Bandwidth, complexity: u8) -> OccasionalEncoder {
+    let settings = OpusSettings {
+        application: Application::Voip,
+        bitrate_bps: BITRATE_BPS,
+        complexity,
+        fec_loss_percent: Some(EXPECTED_LOSS_PERCENT),
+    };
+    OccasionalEncoder::new(Layout::mono(bandwidth.rate()), settings)
 }
 
 /// In ticks of the RTP clock.

@@ -33,7 +33,7 @@ use crate::responder::{ResponderActor, UtteranceEnded};
 use crate::room::TrackPublisher;
 use crate::tts::{SpeechSink, Synthesize};
 use vivavoce_audio::encode::{Encoded, StreamEncoder};
-use vivavoce_audio::{AudioFormat, Encoding, Layout, Pcm};
+use vivavoce_audio::{AudioFormat, Bandwidth, Encoding, Layout, Pcm};
 use vivavoce_recordings::TranscriptLine;
 use vivavoce_socket::{Audio, AudioRefused, Loudness, SocketWriter};
 use vivavoce_telemetry::metrics;
@@ -152,7 +152,7 @@ enum Step {
 
 impl Player {
     /// A player for one output. `lead` is how far ahead of real time audio may be sent. With a publisher audio goes there,
-    /// in [`ROOM_FORMAT`](super::protocol::ROOM_FORMAT); events go to the socket in any case.
+    /// as samples whose rate some [`Bandwidth`] has; events go to the socket in any case.
     pub fn new(
         writer: SocketWriter,
         format: AudioFormat,
@@ -160,6 +160,9 @@ impl Player {
         publisher: Option<TrackPublisher>,
         turn_clock: Rc<RefCell<TurnClock>>,
     ) -> Self {
+        if let Some(publisher) = &publisher {
+            publisher.set_bandwidth(Bandwidth::of(format.layout.rate));
+        }
         Self(Rc::new(Shared {
             state: RefCell::new(State {
                 queue: PlaybackQueue::new(lead),

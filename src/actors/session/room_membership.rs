@@ -136,7 +136,7 @@ impl SessionActor {
         let Some(publish) = entered.take_publish() else {
             return;
         };
-        let publisher = TrackPublisher::new(publish, Bandwidth::Fullband, complexity);
+        let publisher = TrackPublisher::new(publish, Bandwidth::Superwideband, complexity);
         let (name, provider) = (config.room_name.clone(), entered.provider());
         let words = Rc::new(AnswerWords::new(name.clone(), self.services.calls.clone()));
         let (sink, transcribers): (Rc<dyn RoomAudioSink>, _) = match &config.listen {

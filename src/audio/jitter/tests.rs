@@ -385,11 +385,12 @@ fn tones(seconds: usize) -> Vec<(&'static str, Vec<Payload>)> {
             .map(|frame| Payload::Pcm(Samples::new(frame).unwrap()))
             .collect()
     };
-    let [narrow, wide, full] = Bandwidth::ALL.map(sent);
+    let [narrow, wide, superwide, full] = Bandwidth::ALL.map(sent);
     let opus = encoded(&tone(Bandwidth::Fullband));
     vec![
         ("narrow", narrow),
         ("wide", wide),
+        ("superwide", superwide),
         ("full", full),
         ("opus", opus),
     ]
@@ -468,7 +469,7 @@ fn who_takes_another_bandwidth_loses_less_than_a_frame() {
         let mut call = Call::new(PERFECT.arrivals(packets.len()));
         let mut quiet = 0;
         for n in 0..packets.len() - 10 {
-            let bandwidth = Bandwidth::ALL[n / 40 % 3];
+            let bandwidth = Bandwidth::ALL[n / 40 % 4];
             if n % 40 == 0 {
                 call.buffer.convert(bandwidth);
             }
@@ -740,7 +741,7 @@ proptest! {
             let at = start + Duration::from_micros(micros);
             let payload = match payload.len() % 4 {
                 0 => {
-                    let from = Bandwidth::ALL[payload.len() / 4 % 3];
+                    let from = Bandwidth::ALL[payload.len() / 4 % 4];
                     Payload::Pcm(Samples::new(&vec![7; from.frame()]).unwrap())
                 }
                 _ => Payload::Opus(payload.into()),

@@ -10,14 +10,12 @@ use serde_json::{Value, json};
 use super::{StreamId, misfit, required};
 use crate::session::barge_in::InterruptionMode;
 use crate::session::turn::TurnSettings;
+use vivavoce_audio::Bandwidth;
 use vivavoce_audio::format::{AudioFormat, Channels, Encoding, Layout, SampleRate};
 use vivavoce_config::Secret;
 use vivavoce_core::json::Misfit;
 use vivavoce_seams::{OwnCredential, canonical_slug};
 use vivavoce_synthesis::{SpeechConfig, TtsConfig};
-
-/// The sound that a session plays in a room.
-pub const ROOM_FORMAT: AudioFormat = AudioFormat::mono(Encoding::Linear16, SampleRate::HZ_48000);
 
 /// Providers that may stand by for another.
 const MAX_FALLBACKS: usize = 3;
@@ -682,13 +680,14 @@ impl SessionParams {
         self.recording && self.rtc.as_ref().is_some_and(egress)
     }
 
-    /// In a room the session plays in the format of rooms, and hears it mono at the rate that was asked for.
+    /// In a room the session plays and hears mono samples, at the rates that were asked for.
     fn use_room_audio(&mut self) {
         if let Some(stt) = &mut self.stt {
             stt.format = AudioFormat::mono(Encoding::Linear16, stt.format.layout.rate);
         }
         if let Some(tts) = &mut self.tts {
-            tts.format = ROOM_FORMAT;
+            let rate = Bandwidth::of(tts.format.layout.rate).rate();
+            tts.format = AudioFormat::mono(Encoding::Linear16, rate);
         }
         if let Some(rtc) = &mut self.rtc
             && rtc.stt_mode == RoomHearing::PerParticipant

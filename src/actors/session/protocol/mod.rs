@@ -14,8 +14,8 @@ pub use client::{
     WarmTransfer,
 };
 pub use config::{
-    AgentConfig, ConfigUpdate, DeleteRoom, ListenConfig, LoadingAudio, ROOM_FORMAT, RoomConfig,
-    SessionConfig, SessionParams, TurnModelChoice, VadConfig,
+    AgentConfig, ConfigUpdate, DeleteRoom, ListenConfig, LoadingAudio, RoomConfig, SessionConfig,
+    SessionParams, TurnModelChoice, VadConfig,
 };
 pub use schema::socket_schema;
 pub use server::{

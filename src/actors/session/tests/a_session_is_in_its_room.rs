@@ -16,6 +16,11 @@ fn in_room(fields: Value) -> Value {
     config(json!({"rtc": room}))
 }
 
+/// The ramp that is said is loud where it begins anew, after 30,000 samples: at this rate in every second.
+fn loud_in_room() -> Value {
+    config(json!({"rtc": {"room_name": "r"}, "tts_config": {"sample_rate": 48_000}}))
+}
+
 #[actix::test]
 async fn ready_names_the_room_and_its_people_are_told_as_they_come_and_go() {
     let stage = Stage::new();
@@ -83,7 +88,7 @@ async fn ready_names_the_room_and_its_people_are_told_as_they_come_and_go() {
 async fn what_people_say_is_heard_and_what_is_said_reaches_them_frame_by_frame() {
     let stage = Stage::new();
     let client = stage.connect();
-    client.send(&in_room(json!({})));
+    client.send(&loud_in_room());
     client.event("ready").await;
     let (_, link) = stage.rooms.link();
     link.joins("ann");
@@ -151,10 +156,54 @@ async fn a_room_is_heard_at_the_rate_that_was_asked_for() {
     }
 }
 
+#[actix::test]
+async fn a_room_is_spoken_to_at_the_rate_that_was_asked_for() {
+    // The configurations of each bandwidth in RFC 6716, section 3.1: of SILK or hybrid, and of CELT.
+    let (narrow, wide) = ([0..=3, 16..=19], [8..=11, 20..=23]);
+    let (superwide, full) = ([12..=13, 24..=27], [14..=15, 28..=31]);
+    let asked = [
+        (json!({}), superwide.clone()),
+        (json!({"sample_rate": 8_000}), narrow.clone()),
+        (json!({"sample_rate": 16_000, "audio_format": "wav"}), wide),
+        (json!({"sample_rate": 22_050}), superwide),
+        (json!({"sample_rate": 44_100}), full),
+        (json!({"audio_format": "mulaw"}), narrow),
+    ];
+    let stage = Stage::new();
+    for (asked, bandwidth) in asked {
+        let client = stage.connect();
+        client.send(&config(
+            json!({"rtc": {"room_name": "r"}, "tts_config": asked}),
+        ));
+        client.event("ready").await;
+        let (_, link) = stage.rooms.link();
+        link.tell(LinkEvent::Listened);
+        client.send(&json!({"type": "speak", "text": "twenty-five characters ok", "id": "a"}));
+        client.event("tts_playback_complete").await;
+        let frames = link.frames();
+        assert_eq!(frames.len(), 50, "{asked}");
+        let of = |packet: &[u8]| packet[0] >> 3;
+        let configurations = frames
+            .iter()
+            .map(|(_, frame)| of(frame.opus.as_ref().unwrap()));
+        let configurations: Vec<u8> = configurations.collect();
+        let is_its = |configuration| bandwidth.iter().any(|its| its.contains(configuration));
+        assert!(
+            configurations.iter().all(is_its),
+            "{asked}: {configurations:?}"
+        );
+        for pair in frames.windows(2) {
+            assert_eq!(pair[1].1.timestamp.wrapping_sub(pair[0].1.timestamp), 960);
+        }
+        client.closes();
+        stage.is_empty().await;
+    }
+}
+
 /// A session says four seconds in its room, where somebody listens.
 async fn says_four_seconds(stage: &Stage) -> (client::Client, room::Link) {
     let client = stage.connect();
-    client.send(&in_room(json!({})));
+    client.send(&loud_in_room());
     client.event("ready").await;
     let (_, link) = stage.rooms.link();
     link.tell(LinkEvent::Listened);
