@@ -186,7 +186,8 @@ async fn a_room_is_spoken_to_at_the_rate_that_was_asked_for() {
         let configurations = frames
             .iter()
             .map(|(_, frame)| of(frame.opus.as_ref().unwrap()));
-        let configurations: Vec<u8> = configurations.collect();
+        // The encoder may begin with less.
+        let configurations: Vec<u8> = configurations.skip(5).collect();
         let is_its = |configuration| bandwidth.iter().any(|its| its.contains(configuration));
         assert!(
             configurations.iter().all(is_its),
