@@ -220,7 +220,7 @@ impl Reader {
                 self.outlet.send_urgent(frame(OpCode::Pong, &payload));
                 return Ok(());
             }
-            Input::Pong | Input::Fragment => return Ok(()),
+            Input::Pong(_) | Input::Fragment => return Ok(()),
             Input::Close(reason) => {
                 self.closed(reason).await;
                 return Err(Gone);

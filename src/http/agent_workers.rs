@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
+use actix_http::ws::{CloseCode, CloseReason};
 use actix_web::http::{ConnectionType, StatusCode, header};
 use actix_web::{HttpRequest, HttpResponse, web};
-use actix_ws::{AggregatedMessage, CloseCode, CloseReason};
 use livekit_protocol as proto;
 use prost::Message as _;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use super::signal::{self, plain};
+use super::signal::{self, no_socket, plain};
 use super::state::AppState;
 use super::{auth, limits};
 use vivavoce_rooms::dispatch::WorkerCredentials;
@@ -18,6 +18,7 @@ use vivavoce_rooms::shapes::Shaped as _;
 use vivavoce_rooms::{
     Now, Refusal, RoomServer, WorkerConnection, admit_worker, limits as bounds, wire,
 };
+use vivavoce_socket::{Input, Messages, check_handshake, open_messages};
 use vivavoce_telemetry::metrics::{self, RoomInput};
 
 /// The maximum size of a worker's message.
@@ -45,21 +46,17 @@ pub async fn connect(
     if let Err(full) = limits::authenticated(&request, credentials.party.tenant()) {
         return refused(&Refusal::of_quota(full));
     }
+    if let Err(error) = check_handshake(&request) {
+        return no_socket(&error);
+    }
     let connection = match rooms.connect_worker(credentials).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(full)) => return refused(&Refusal::of_quota(full)),
         Err(stopped) => return plain(StatusCode::SERVICE_UNAVAILABLE, &stopped.to_string()),
     };
-    let (response, session, messages) = match actix_ws::handle(&request, payload) {
-        Ok(socket) => socket,
-        Err(error) => return plain(StatusCode::BAD_REQUEST, &error.to_string()),
-    };
-    let messages = messages
-        .max_frame_size(MAX_MESSAGE_BYTES)
-        .aggregate_continuations()
-        .max_continuation_size(MAX_MESSAGE_BYTES);
-    actix_web::rt::spawn(carry(session, messages, connection));
-    response
+    let carry = |messages| carry(messages, connection);
+    open_messages(&request, payload, MAX_MESSAGE_BYTES, carry)
+        .unwrap_or_else(|error| no_socket(&error))
 }
 
 fn admission<'a>(
@@ -81,11 +78,7 @@ fn admission<'a>(
 }
 
 /// Relays messages both ways until either side closes.
-async fn carry(
-    mut session: actix_ws::Session,
-    mut messages: actix_ws::AggregatedMessageStream,
-    mut connection: WorkerConnection,
-) {
+async fn carry(mut messages: Messages, mut connection: WorkerConnection) {
     let mut ping = interval(PING_INTERVAL);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut heard = Instant::now();
@@ -93,27 +86,28 @@ async fn carry(
     let mut rate = Rate::new(heard);
     let reason = loop {
         tokio::select! {
-            message = messages.recv() => {
+            message = messages.next() => {
                 heard = Instant::now();
                 let read = match message {
-                    Some(Ok(AggregatedMessage::Binary(frame))) => {
+                    Some(Ok(Input::Binary(frame))) => {
                         in_json = false;
                         read_binary(&frame)
                     }
-                    Some(Ok(AggregatedMessage::Text(text))) => {
+                    Some(Ok(Input::Text(text))) => {
                         in_json = true;
                         read_json(text.as_bytes())
                     }
-                    Some(Ok(AggregatedMessage::Ping(bytes))) => {
-                        let answered = timeout(WRITE_PATIENCE, session.pong(&bytes)).await;
+                    Some(Ok(Input::Ping(bytes))) => {
+                        let answered = timeout(WRITE_PATIENCE, messages.pong(&bytes)).await;
                         if !matches!(answered, Ok(Ok(()))) {
                             break None;
                         }
                         continue;
                     }
-                    Some(Ok(AggregatedMessage::Pong(_))) => continue,
-                    Some(Ok(AggregatedMessage::Close(_))) | None => break Some(CloseCode::Normal.into()),
-                    Some(Err(_)) => break Some(CloseCode::Protocol.into()),
+                    Some(Ok(Input::Pong(_) | Input::Fragment)) => continue,
+                    Some(Ok(Input::Close(_))) => break Some(CloseCode::Normal.into()),
+                    Some(Err(error)) => break Some(CloseCode::from(error.close_code()).into()),
+                    None => break None,
                 };
                 match read {
                     Ok(message) => {
@@ -132,9 +126,9 @@ async fn carry(
                 let Some(message) = message else { break Some(CloseCode::Away.into()) };
                 let sending = async {
                     if in_json {
-                        session.text(serde_json::to_string(&message).unwrap_or_default()).await
+                        messages.text(&serde_json::to_string(&message).unwrap_or_default()).await
                     } else {
-                        session.binary(message.encode_to_vec()).await
+                        messages.binary(&message.encode_to_vec()).await
                     }
                 };
                 if !matches!(timeout(WRITE_PATIENCE, sending).await, Ok(Ok(()))) {
@@ -142,7 +136,7 @@ async fn carry(
                 }
             }
             _ = ping.tick() => {
-                let sent = timeout(WRITE_PATIENCE, session.ping(b"")).await;
+                let sent = timeout(WRITE_PATIENCE, messages.ping(b"")).await;
                 if heard.elapsed() > IDLE_TIMEOUT || !matches!(sent, Ok(Ok(()))) {
                     break None;
                 }
@@ -151,8 +145,7 @@ async fn carry(
     };
     drop(connection);
     if let Some(reason) = reason {
-        // Fails if the worker has disconnected.
-        let _ = timeout(WRITE_PATIENCE, session.close(Some(reason))).await;
+        messages.close(reason).await;
     }
 }
 

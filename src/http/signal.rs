@@ -6,15 +6,16 @@
 
 use std::time::Duration;
 
+use actix_http::ws::CloseCode;
 use actix_web::http::{ConnectionType, StatusCode, header};
-use actix_web::{HttpRequest, HttpResponse, web};
-use actix_ws::{AggregatedMessage, CloseCode, CloseReason};
+use actix_web::{HttpRequest, HttpResponse, ResponseError as _, web};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::former::AtFormer;
 use super::state::AppState;
 use super::{auth, limits};
 use vivavoce_rooms::{Admission, Connection, Now, Refusal, RoomServer, Route, admit};
+use vivavoce_socket::{Input, Messages, OpenError, check_handshake, open_messages};
 
 /// The maximum size of a client's message.
 pub const MAX_MESSAGE_BYTES: usize = vivavoce_rooms::limits::SIGNAL_BYTES;
@@ -161,27 +162,19 @@ async fn join(
     if let Some(former) = former {
         return former.carry(request, payload).await;
     }
-    let (response, session, messages) = match actix_ws::handle(request, payload) {
-        Ok(socket) => socket,
-        Err(error) => return plain(StatusCode::BAD_REQUEST, &error.to_string()),
-    };
+    if let Err(error) = check_handshake(request) {
+        return no_socket(&error);
+    }
     let Some(connection) = rooms.connect(admission).await else {
         return plain(StatusCode::SERVICE_UNAVAILABLE, "the rooms have closed");
     };
-    let messages = messages
-        .max_frame_size(MAX_MESSAGE_BYTES)
-        .aggregate_continuations()
-        .max_continuation_size(MAX_MESSAGE_BYTES);
-    actix_web::rt::spawn(carry(session, messages, connection));
-    response
+    let carry = |messages| carry(messages, connection);
+    open_messages(request, payload, MAX_MESSAGE_BYTES, carry)
+        .unwrap_or_else(|error| no_socket(&error))
 }
 
 /// Relays messages both ways until either side closes.
-async fn carry(
-    mut session: actix_ws::Session,
-    mut messages: actix_ws::AggregatedMessageStream,
-    connection: Connection,
-) {
+async fn carry(mut messages: Messages, connection: Connection) {
     let Connection {
         requests,
         mut responses,
@@ -193,39 +186,40 @@ async fn carry(
     let (mut unmarked_bytes, mut marked): (usize, Option<Instant>) = (0, None);
     let reason = loop {
         tokio::select! {
-            message = messages.recv() => {
+            message = messages.next() => {
                 heard = Instant::now();
                 match message {
-                    Some(Ok(AggregatedMessage::Binary(frame))) => {
+                    Some(Ok(Input::Binary(frame))) => {
                         if !requests.send(frame).await {
                             break Some(CloseCode::Away);
                         }
                     }
-                    Some(Ok(AggregatedMessage::Ping(bytes))) => {
-                        let answered = timeout(WRITE_PATIENCE, session.pong(&bytes)).await;
+                    Some(Ok(Input::Ping(bytes))) => {
+                        let answered = timeout(WRITE_PATIENCE, messages.pong(&bytes)).await;
                         if !matches!(answered, Ok(Ok(()))) {
                             break None;
                         }
                     }
-                    Some(Ok(AggregatedMessage::Pong(said))) if said.as_ref() == READ_SO_FAR => {
+                    Some(Ok(Input::Pong(said))) if said.as_ref() == READ_SO_FAR => {
                         marked = None;
                     }
-                    Some(Ok(AggregatedMessage::Pong(_))) => {}
-                    Some(Ok(AggregatedMessage::Text(_))) => break Some(CloseCode::Unsupported),
-                    Some(Ok(AggregatedMessage::Close(_))) | None => break Some(CloseCode::Normal),
-                    Some(Err(_)) => break Some(CloseCode::Protocol),
+                    Some(Ok(Input::Pong(_) | Input::Fragment)) => {}
+                    Some(Ok(Input::Text(_))) => break Some(CloseCode::Unsupported),
+                    Some(Ok(Input::Close(_))) => break Some(CloseCode::Normal),
+                    Some(Err(error)) => break Some(error.close_code().into()),
+                    None => break None,
                 }
             }
             response = responses.next(), if marked.is_none() || unmarked_bytes < WINDOW_BYTES => {
                 let Some(frame) = response else { break Some(CloseCode::Normal) };
                 unmarked_bytes += frame.len();
-                let sent = timeout(WRITE_PATIENCE, session.binary(frame)).await;
+                let sent = timeout(WRITE_PATIENCE, messages.binary(&frame)).await;
                 if !matches!(sent, Ok(Ok(()))) {
                     break None;
                 }
                 if marked.is_none() && unmarked_bytes >= WINDOW_BYTES {
                     (unmarked_bytes, marked) = (0, Some(Instant::now()));
-                    let sent = timeout(WRITE_PATIENCE, session.ping(READ_SO_FAR)).await;
+                    let sent = timeout(WRITE_PATIENCE, messages.ping(READ_SO_FAR)).await;
                     if !matches!(sent, Ok(Ok(()))) {
                         break None;
                     }
@@ -233,7 +227,7 @@ async fn carry(
             }
             _ = ping.tick() => {
                 let late = marked.is_some_and(|at| at.elapsed() > WRITE_PATIENCE);
-                let sent = timeout(WRITE_PATIENCE, session.ping(b"")).await;
+                let sent = timeout(WRITE_PATIENCE, messages.ping(b"")).await;
                 if late || heard.elapsed() > IDLE_TIMEOUT || !matches!(sent, Ok(Ok(()))) {
                     break None;
                 }
@@ -241,14 +235,22 @@ async fn carry(
         }
     };
     if let Some(code) = reason {
-        // Fails if the client has disconnected.
-        let _ = timeout(WRITE_PATIENCE, session.close(Some(CloseReason::from(code)))).await;
+        messages.close(code.into()).await;
     }
 }
 
 pub(super) fn refused(refusal: &Refusal) -> HttpResponse {
     let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     plain(status, &refusal.text)
+}
+
+/// The response to what is no handshake.
+pub(super) fn no_socket(error: &OpenError) -> HttpResponse {
+    let mut response = error.error_response();
+    let anyone = header::HeaderValue::from_static("*");
+    let headers = response.headers_mut();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, anyone);
+    response
 }
 
 pub(super) fn plain(status: StatusCode, text: &str) -> HttpResponse {

@@ -22,8 +22,8 @@ pub enum Input {
     Binary(Bytes),
     /// To be answered with the same payload.
     Ping(Bytes),
-    /// An answer to one of our pings, or an unsolicited pong.
-    Pong,
+    /// An answer to one of our pings, with its payload, or an unsolicited pong.
+    Pong(Bytes),
     /// A fragment of a message, but not the last.
     Fragment,
     /// The client's close frame; whatever follows is ignored.
@@ -65,7 +65,7 @@ enum Kind {
 }
 
 impl Kind {
-    const fn limit(self) -> usize {
+    const fn most(self) -> usize {
         match self {
             Self::Text => MAX_TEXT_BYTES,
             Self::Binary => MAX_BINARY_BYTES,
@@ -120,6 +120,8 @@ pub struct Frames {
     begun: Option<(Kind, BytesMut)>,
     /// Whether the other side is a server.
     of_server: bool,
+    /// The maximum size of a message, where that is less than usual.
+    most: Option<usize>,
 }
 
 impl Frames {
@@ -131,6 +133,19 @@ impl Frames {
         }
     }
 
+    /// What a client sends, in messages of at most so many bytes.
+    pub fn with_limit(most: usize) -> Self {
+        Self {
+            most: Some(most),
+            ..Self::default()
+        }
+    }
+
+    fn limit(&self, kind: Kind) -> usize {
+        let usual = kind.most();
+        self.most.map_or(usual, |most| most.min(usual))
+    }
+
     /// Appends received bytes.
     pub fn push(&mut self, mut chunk: &[u8]) {
         // Nearly all that comes is sound, and a whole message of it at a time. Its bytes are copied once.
@@ -138,7 +153,7 @@ impl Frames {
             && self.arrived.is_empty()
             && self.whole.is_none()
             && !self.within_message()
-            && let Some((message, behind)) = whole_binary(chunk)
+            && let Some((message, behind)) = whole_binary(chunk, self.limit(Kind::Binary))
         {
             self.whole = Some(message);
             chunk = behind;
@@ -217,7 +232,7 @@ impl Frames {
             }
             (OpCode::Bad, _) => return Err(FrameError::Protocol("unknown opcode")),
         };
-        let limit = kind.limit();
+        let limit = self.limit(kind);
         if begun_bytes.saturating_add(head.payload_bytes) > limit as u64 {
             return Err(FrameError::TooBig { limit });
         }
@@ -232,7 +247,7 @@ impl Frames {
     ) -> Result<Input, FrameError> {
         let (kind, message) = match opcode {
             OpCode::Ping => return Ok(Input::Ping(payload.freeze())),
-            OpCode::Pong => return Ok(Input::Pong),
+            OpCode::Pong => return Ok(Input::Pong(payload.freeze())),
             OpCode::Close => {
                 return Parser::try_parse_close_payload(&payload)
                     .map(Input::Close)
@@ -257,8 +272,9 @@ impl Frames {
     }
 }
 
-/// The binary message of a client in one frame that `bytes` begin with, and what is behind it.
-fn whole_binary(bytes: &[u8]) -> Option<(Bytes, &[u8])> {
+/// The binary message of a client in one frame that `bytes` begin with, and what is behind it. A longer one than `limit` is
+/// none.
+fn whole_binary(bytes: &[u8], limit: usize) -> Option<(Bytes, &[u8])> {
     /// The last frame of a binary message, without reserved bits.
     const FIRST: u8 = 0x82;
     const MASKED: u8 = 0x80;
@@ -269,7 +285,7 @@ fn whole_binary(bytes: &[u8]) -> Option<(Bytes, &[u8])> {
     let head = Head::peek(bytes, false).filter(|_| second & MASKED != 0)?;
     let length = usize::try_from(head.payload_bytes).ok()?;
     let end = usize::try_from(head.frame_bytes).ok()?;
-    if length > MAX_BINARY_BYTES {
+    if length > limit {
         return None;
     }
     let (frame, behind) = bytes.split_at_checked(end)?;

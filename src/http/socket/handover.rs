@@ -12,15 +12,11 @@ use std::time::Duration;
 
 use actix_web::rt::net::TcpStream;
 use actix_web::{HttpRequest, web};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::future::LocalBoxFuture;
-use futures_util::{FutureExt, Stream, StreamExt};
+use futures_util::{Stream, StreamExt};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
-use super::carry::carry;
-use super::reader::{Reader, SocketHandler};
-use super::writer::Body;
 
 /// For `HttpService::h1_write_buffer_size`: a response's body is polled when the kernel has accepted its head.
 pub const WRITE_BUFFER_BYTES: usize = 1;
@@ -240,40 +236,46 @@ impl Lending {
 
 /// The body of the answer to a handshake. It is polled once the head is in the kernel, and has no bytes: then the socket
 /// takes the connection.
-pub struct Upgrade<H: SocketHandler> {
+pub struct Upgrade<S> {
     loan: Loan,
     /// Until then.
-    socket: Option<Waiting<H>>,
+    waiting: Option<Waiting<S>>,
 }
 
-struct Waiting<H: SocketHandler> {
+struct Waiting<S> {
     /// What the HTTP server has read behind the handshake.
     payload: web::Payload,
-    reader: Reader<H>,
-    body: Body,
+    came: BytesMut,
+    socket: S,
 }
 
-impl<H: SocketHandler> Upgrade<H> {
-    /// For a socket that this handler and this queue belong to.
-    pub const fn new(loan: Loan, payload: web::Payload, reader: Reader<H>, body: Body) -> Self {
-        let socket = Some(Waiting {
+impl<S> Upgrade<S>
+where
+    S: FnOnce(Connection, &[u8]) -> LocalBoxFuture<'static, ()>,
+{
+    /// For a socket that begins with a connection and with what the client has sent so far.
+    pub fn new(loan: Loan, payload: web::Payload, socket: S) -> Self {
+        let waiting = Some(Waiting {
             payload,
-            reader,
-            body,
+            came: BytesMut::new(),
+            socket,
         });
-        Self { loan, socket }
+        Self { loan, waiting }
     }
 }
 
 // Nothing of it is pinned.
-impl<H: SocketHandler> Unpin for Upgrade<H> {}
+impl<S> Unpin for Upgrade<S> {}
 
-impl<H: SocketHandler> Stream for Upgrade<H> {
+impl<S> Stream for Upgrade<S>
+where
+    S: FnOnce(Connection, &[u8]) -> LocalBoxFuture<'static, ()>,
+{
     type Item = Result<Bytes, actix_web::Error>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
-        let Some(socket) = &mut this.socket else {
+        let Some(waiting) = &mut this.waiting else {
             return Poll::Pending;
         };
         let Some(lending) = this.loan.0.upgrade() else {
@@ -281,12 +283,12 @@ impl<H: SocketHandler> Stream for Upgrade<H> {
         };
         lending.held.set(true);
         let (mut came, mut over) = (false, false);
-        while let Poll::Ready(next) = socket.payload.poll_next_unpin(context) {
+        while let Poll::Ready(next) = waiting.payload.poll_next_unpin(context) {
             let Some(Ok(chunk)) = next else {
                 over = true;
                 break;
             };
-            socket.reader.came(&chunk);
+            waiting.came.extend_from_slice(&chunk);
             came = true;
         }
         if came && !over {
@@ -296,17 +298,16 @@ impl<H: SocketHandler> Stream for Upgrade<H> {
             return Poll::Pending;
         }
         if let Some(io) = ready!(lending.poll_take(context))
-            && let Some(Waiting { reader, body, .. }) = this.socket.take()
+            && let Some(Waiting { came, socket, .. }) = this.waiting.take()
         {
-            let socket = carry(io, reader, body, Ok, reset).boxed_local();
-            lending.successor.0.replace(Some(socket));
+            lending.successor.0.replace(Some(socket(io, &came)));
         }
         Poll::Pending
     }
 }
 
 /// Closing the connection resets it from now on: unsent data is discarded.
-fn reset(io: &Connection) {
+pub(super) fn reset(io: &Connection) {
     // Fails if the client has disconnected first, which is fine.
     let _ = SockRef::from(io.tcp()).set_linger(Some(Duration::ZERO));
 }

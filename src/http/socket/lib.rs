@@ -36,6 +36,10 @@
 //!
 //! [`dial`] makes the handshake as the client; [`run_dialled`] runs a socket over such a connection.
 //!
+//! # Protocols that do one thing after another
+//!
+//! [`open_messages`] makes a socket that is read and written by one task, without a queue.
+//!
 //! # Sockets within this server
 //!
 //! [`open_inner`] makes one whose client is another part of this process: no frames, no pings, the same bounds.
@@ -66,6 +70,7 @@ mod echo;
 mod frames;
 mod handover;
 mod inner;
+mod messages;
 mod origins;
 mod outbox;
 mod reader;
@@ -80,6 +85,7 @@ use std::time::Duration;
 use actix_web::http::{StatusCode, header};
 use actix_web::{HttpMessage, HttpRequest, HttpResponse, ResponseError, web};
 use actix_web_actors::ws::HandshakeError;
+use futures_util::FutureExt;
 
 pub use backlog::{Backlog, MAX_WAITING_BYTES};
 pub use budget::MessageBudget;
@@ -89,6 +95,7 @@ pub use echo::echo;
 pub use frames::{FrameError, Frames, Input, MAX_BINARY_BYTES, MAX_TEXT_BYTES};
 pub use handover::{Connection, Lent, Loan, Successor, Transport, WRITE_BUFFER_BYTES};
 pub use inner::{InnerClient, open_inner};
+pub use messages::{Messages, check_handshake, open_messages};
 pub use origins::Origins;
 pub use outbox::{
     Audio, AudioRefused, CLOSE_PATIENCE, Closed, ClosedBy, MAX_EVENTS, MOVES, Message, SUPERSEDED,
@@ -101,7 +108,8 @@ pub use timeline::{
 };
 pub use writer::{DetachedSocket, SocketWriter};
 
-use self::handover::Upgrade;
+use self::carry::carry;
+use self::handover::{Upgrade, reset};
 use self::reader::Reader;
 use self::writer::{Body, Shared};
 use vivavoce_core::party::Party;
@@ -167,7 +175,7 @@ pub fn open<H: SocketHandler>(
 ) -> Result<HttpResponse, OpenError> {
     check_origin(request, &settings.allowed_origins)?;
     // Stricter about version and key than the handshake itself.
-    actix_http::ws::verify_handshake(request.head())?;
+    check_handshake(request)?;
     let mut response = actix_web_actors::ws::handshake(request)?;
     let loan = Loan::of(request).and_then(Loan::claim);
     let loan = loan.ok_or(OpenError::Connection)?;
@@ -177,8 +185,13 @@ pub fn open<H: SocketHandler>(
     let key = key.unwrap_or_default();
     let shared = Shared::new(settings, key.clone());
     let handler = handler(SocketWriter::new(Arc::clone(&shared)));
-    let reader = Reader::new(handler, Arc::clone(&shared), settings, key);
-    Ok(response.streaming(Upgrade::new(loan, payload, reader, Body::new(shared))))
+    let mut reader = Reader::new(handler, Arc::clone(&shared), settings, key);
+    let body = Body::new(shared);
+    let socket = move |io, came: &[u8]| {
+        reader.came(came);
+        carry(io, reader, body, Ok, reset).boxed_local()
+    };
+    Ok(response.streaming(Upgrade::new(loan, payload, socket)))
 }
 
 /// A socket without HTTP: `payload` is what the client sends, and what is returned are the frames that it may read.

@@ -263,7 +263,7 @@ impl<H: SocketHandler> Reader<H> {
                 }
             }
             Input::Ping(payload) => self.shared.change(|outbox| outbox.pong(payload)),
-            Input::Pong | Input::Fragment => {}
+            Input::Pong(_) | Input::Fragment => {}
             Input::Close(reason) => {
                 let closed = by_client(reason);
                 self.shared.change(|outbox| outbox.end(closed, self.heard));
