@@ -129,6 +129,8 @@ struct RecentSound {
 const BETWEEN_WORDS: Duration = Duration::from_millis(60);
 /// What is kept from before a turn: the model has learned with it.
 const BEFORE_TURN: Duration = Duration::from_millis(500);
+/// What is kept from before speech without such a model: the detector is sure of it some frames later.
+const BEFORE_STRETCH: Duration = Duration::from_millis(160);
 /// What is kept of speech without such a model: as long as anything that is no turn of its own, and enough to know a voice by.
 const STRETCH: Duration = Duration::from_secs(1);
 /// By how much the room for it grows.
@@ -139,6 +141,8 @@ const AFTER_TURN: Duration = Duration::from_secs(6);
 /// How much of the last sound is needed.
 #[derive(Clone, Copy)]
 struct Keep {
+    /// While nobody speaks.
+    silence: Duration,
     /// While there is speech, and this long after it.
     speech: Duration,
     after: Duration,
@@ -147,11 +151,13 @@ struct Keep {
 impl Keep {
     /// A model hears whole turns.
     const TURNS: Self = Self {
+        silence: BEFORE_TURN,
         speech: TURN_SOUND,
         after: AFTER_TURN,
     };
     /// Speech that has ended was heard.
     const STRETCHES: Self = Self {
+        silence: BEFORE_STRETCH,
         speech: STRETCH,
         after: Duration::ZERO,
     };
@@ -756,7 +762,7 @@ impl RecentSound {
         };
         let nobody_speaks = !speech && self.quiet >= TURN_RATE.frames_in(keep.after);
         let needed = TURN_RATE.frames_in(if nobody_speaks {
-            BEFORE_TURN
+            keep.silence
         } else {
             keep.speech
         });
@@ -822,8 +828,12 @@ mod tests {
         assert_eq!(recent.samples.len(), TURN_RATE.frames_in(STRETCH));
         assert!(recent.samples.capacity() <= TURN_RATE.frames_in(STRETCH));
         recent.push(&second[..320], false, Keep::STRETCHES);
-        assert_eq!(recent.samples.len(), TURN_RATE.frames_in(BEFORE_TURN));
-        assert!(recent.samples.capacity() < TURN_RATE.frames_in(STRETCH));
+        assert_eq!(recent.samples.len(), TURN_RATE.frames_in(BEFORE_STRETCH));
+        assert!(recent.samples.capacity() < 2 * recent.samples.len());
+        // How long it takes until the detector is sure: what comes then has its beginning.
+        recent.push(&second[..320], true, Keep::STRETCHES);
+        let began = recent.heard - TURN_RATE.frames_in(Duration::from_millis(100)) as u64;
+        assert_eq!(recent.between(began, recent.heard).concat().len(), 1_600);
         let mut recent = RecentSound::default();
         for _ in 0..20 {
             recent.push(&second, true, Keep::TURNS);
