@@ -18,6 +18,8 @@ use futures_util::{Stream, StreamExt};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::carry::abandon;
+
 /// For `HttpService::h1_write_buffer_size`: a response's body is polled when the kernel has accepted its head.
 pub const WRITE_BUFFER_BYTES: usize = 1;
 
@@ -308,8 +310,7 @@ where
 
 /// Closing the connection resets it from now on: unsent data is discarded.
 pub(super) fn reset(io: &Connection) {
-    // Fails if the client has disconnected first, which is fine.
-    let _ = SockRef::from(io.tcp()).set_linger(Some(Duration::ZERO));
+    abandon(io.tcp());
 }
 
 #[cfg(all(test, target_os = "linux"))]

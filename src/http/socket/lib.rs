@@ -77,6 +77,7 @@ mod reader;
 mod relay;
 mod sent_log;
 mod timeline;
+mod wire;
 mod writer;
 
 use std::sync::Arc;
@@ -108,7 +109,7 @@ pub use timeline::{
 };
 pub use writer::{DetachedSocket, SocketWriter};
 
-use self::carry::carry;
+use self::carry::{carry, carry_plain};
 use self::handover::{Upgrade, reset};
 use self::reader::Reader;
 use self::writer::{Body, Shared};
@@ -189,7 +190,10 @@ pub fn open<H: SocketHandler>(
     let body = Body::new(shared);
     let socket = move |io, came: &[u8]| {
         reader.came(came);
-        carry(io, reader, body, Ok, reset).boxed_local()
+        match io {
+            Connection::Plain(io) => carry_plain(io, reader, body).boxed_local(),
+            io @ Connection::Secure(_) => carry(io, reader, body, Ok, reset).boxed_local(),
+        }
     };
     Ok(response.streaming(Upgrade::new(loan, payload, socket)))
 }

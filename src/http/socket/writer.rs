@@ -1,9 +1,10 @@
-//! The outgoing side of a socket: a cheap handle that never blocks, and the stream that takes one frame at a time from the
-//! same queue, whenever the kernel has accepted the previous one.
+//! The outgoing side of a socket: a cheap handle that never blocks, and what takes one frame at a time from the same queue,
+//! whenever the kernel has accepted the previous one.
 
+use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,11 +19,15 @@ use super::backlog::BacklogEntry;
 use super::outbox::{Audio, AudioRefused, Closed, ClosedBy, Message, Next, Outbox, Topic};
 use super::sent_log::{Again, CannotResume, Missing, SentLog, SentState};
 use super::timeline::Timeline;
+use super::wire::{SentNow, Wire};
 use vivavoce_core::party::Party;
 
 /// The state shared by writer, reader and body.
 pub(super) struct Shared {
+    /// Locked before the wire.
     outbox: Mutex<Outbox>,
+    /// Of a plain connection, as long as it is there.
+    wire: Mutex<Option<Wire>>,
     pub(super) body: AtomicWaker,
     /// Tells the reader that the socket is closing.
     pub(super) closing: Notify,
@@ -36,6 +41,7 @@ impl Shared {
     pub(super) fn new(settings: &SocketSettings, party: Party) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             outbox: Mutex::new(Outbox::new(settings.max_buffered_audio)),
+            wire: Mutex::default(),
             body: AtomicWaker::new(),
             closing: Notify::new(),
             room: Notify::new(),
@@ -47,18 +53,41 @@ impl Shared {
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the queue and wakes whoever is waiting.
+    fn wire(&self) -> MutexGuard<'_, Option<Wire>> {
+        self.wire.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is queued from now on is sent over this at once where the kernel takes it.
+    pub(super) fn set_wire(&self, wire: Wire) {
+        self.wire().replace(wire);
+        self.body.wake();
+    }
+
+    /// There is none any more.
+    pub(super) fn take_wire(&self) -> Option<Wire> {
+        self.wire().take()
+    }
+
+    /// Changes the queue, sends what waits if that is possible now, and wakes whoever is waiting.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Outbox) -> T) -> T {
-        let (result, closes, waiting) = {
+        let (result, closes, sent, waiting) = {
             let mut outbox = self.lock();
             let was_open = outbox.closed().is_none();
             let result = change(&mut outbox);
             let closes = was_open && outbox.closed().is_some();
-            (result, closes, outbox.settle())
+            let mut wire = self.wire();
+            let sent = wire
+                .as_mut()
+                .map_or(SentNow::NOTHING, |wire| wire.send_now(&mut outbox));
+            (result, closes, sent, outbox.settle())
         };
-        self.body.wake();
+        if !sent.all {
+            self.body.wake();
+        }
         if closes {
             self.closing.notify_one();
+        }
+        if closes || sent.any {
             self.room.notify_waiters();
         }
         self.count(waiting);
@@ -77,6 +106,42 @@ impl Shared {
         }
         self.count(waiting);
         next
+    }
+
+    /// Sends over the wire until the socket has ended, whatever the kernel did not take at once.
+    pub(super) fn poll_send(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.body.register(context.waker());
+        loop {
+            let (next, waiting) = {
+                let mut outbox = self.lock();
+                let mut wire = self.wire();
+                let Some(wire) = wire.as_mut() else {
+                    return Err(io::Error::from(io::ErrorKind::NotConnected)).into();
+                };
+                ready!(wire.poll_left(context))?;
+                let next = outbox.next(Instant::now());
+                if let Next::Frame(frame) = &next {
+                    wire.take(frame.clone());
+                }
+                (next, outbox.settle())
+            };
+            if matches!(next, Next::Frame(_)) {
+                self.room.notify_waiters();
+            }
+            self.count(waiting);
+            match next {
+                Next::Frame(_) => {}
+                Next::Wait => return Poll::Pending,
+                Next::End => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+
+    /// Tells the client that nothing more comes.
+    pub(super) fn poll_shutdown(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut wire = self.wire();
+        let wire = wire.as_mut();
+        wire.map_or(Poll::Ready(Ok(())), |wire| wire.poll_shutdown(context))
     }
 
     /// The next message, for a client in this process.
