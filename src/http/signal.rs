@@ -234,6 +234,8 @@ async fn carry(mut messages: Messages, connection: Connection) {
             }
         }
     };
+    // The room knows before the client does.
+    drop((requests, responses));
     if let Some(code) = reason {
         messages.close(code.into()).await;
     }

@@ -17,6 +17,9 @@
 //!
 //! # Output
 //!
+//! Over a plain connection what is sent is written by the call that sends it, as long as nothing waits and the kernel takes it.
+//! Otherwise it is queued:
+//!
 //! Events are queued in order. A *latest* event replaces an older one of its kind that has not been sent, so that a slow
 //! client gets the current state instead of history. Audio has a queue of its own that can be cut: after barge-in,
 //! nothing but what the kernel has already accepted is still sent.

@@ -12,6 +12,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::BytesMut;
 use futures_util::FutureExt;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
 use super::OpenError;
@@ -73,6 +74,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Messages<T> {
     /// read. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Input, FrameError>> {
         loop {
+            // Frames that need nothing else would be taken for as long as the client sends them.
+            consume_budget().await;
             match self.frames.next_frame() {
                 Ok(Some(Input::Fragment)) => {}
                 Ok(Some(input)) => return Some(Ok(input)),
@@ -209,6 +212,34 @@ mod tests {
                 heard.push(next.unwrap());
             }
             assert_eq!(heard, expected, "{cut}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_floods_leaves_others_their_turn() {
+        for flood in [
+            frame(OpCode::Pong, true, b"").repeat(10_000),
+            [
+                frame(OpCode::Text, false, b"").to_vec(),
+                frame(OpCode::Continue, false, b"").repeat(10_000),
+            ]
+            .concat(),
+        ] {
+            let (mut messages, client) = socket(&flood);
+            let turns = Cell::new(0);
+            let others = async {
+                loop {
+                    turns.set(turns.get() + 1);
+                    tokio::task::yield_now().await;
+                }
+            };
+            drop(client);
+            let heard = async { while messages.next().await.is_some() {} };
+            tokio::select! {
+                () = heard => {}
+                () = others => {}
+            }
+            assert!(turns.get() > 50, "{}", turns.get());
         }
     }
 

@@ -58,7 +58,7 @@ impl Wire {
             // What has failed here fails for the task as well.
             let taken = self.io.try_write(&frame).unwrap_or_default();
             self.left = frame;
-            self.left.advance(taken);
+            self.taken(taken);
         }
         sent
     }
@@ -70,9 +70,17 @@ impl Wire {
             if taken == 0 {
                 return Err(io::Error::from(io::ErrorKind::WriteZero)).into();
             }
-            self.left.advance(taken);
+            self.taken(taken);
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// So much of the last frame is with the kernel. Of what is there whole no memory is kept.
+    fn taken(&mut self, bytes: usize) {
+        self.left.advance(bytes);
+        if self.left.is_empty() {
+            self.left = Bytes::new();
+        }
     }
 
     /// A frame that is to be sent; the one before it has been.

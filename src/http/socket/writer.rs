@@ -1,5 +1,6 @@
-//! The outgoing side of a socket: a cheap handle that never blocks, and what takes one frame at a time from the same queue,
-//! whenever the kernel has accepted the previous one.
+//! The outgoing side of a socket: a cheap handle that never blocks. What it queues leaves in the same call over a plain
+//! connection ([`Wire`]) while the kernel takes it; else, and with TLS, the socket's task takes one frame at a time from the
+//! queue, whenever the kernel has accepted the previous one.
 
 use std::io;
 use std::pin::Pin;
@@ -533,7 +534,8 @@ impl DetachedSocket {
     }
 }
 
-/// What goes out: yields frames as the transport asks for them.
+/// What goes out where there is no [`Wire`]: yields frames as the transport asks for them. When it is dropped, the socket has
+/// ended.
 pub(super) struct Body(Arc<Shared>);
 
 impl Body {
