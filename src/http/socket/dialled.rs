@@ -72,7 +72,6 @@ pub fn text_frame_of_server(text: impl Into<Bytes>) -> BytesMut {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use bytestring::ByteString;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -81,8 +80,6 @@ mod tests {
     use super::*;
     use crate::frames::Input;
     use crate::outbox::Closed;
-    use crate::{Backlog, MessageBudget, Origins};
-    use vivavoce_quotas::Share;
 
     #[test]
     fn a_masked_frame_is_what_clients_send() {
@@ -116,17 +113,6 @@ mod tests {
         }
     }
 
-    fn settings() -> SocketSettings {
-        SocketSettings {
-            allowed_origins: Origins::default(),
-            idle_timeout: Duration::from_mins(1),
-            message_timeout: Duration::from_secs(30),
-            unfinished: std::sync::Arc::new(MessageBudget::new(1 << 20)),
-            backlog: Backlog::new(Share::NONE),
-            max_buffered_audio: Duration::from_secs(2),
-        }
-    }
-
     fn of_server(opcode: OpCode, payload: &'static [u8]) -> BytesMut {
         let mut frame = BytesMut::new();
         let payload = Bytes::from_static(payload);
@@ -139,7 +125,7 @@ mod tests {
         let (near, mut far) = tokio::io::duplex(1 << 16);
         let (sender, mut told) = mpsc::unbounded_channel();
         let (writers, mut writer) = mpsc::unbounded_channel();
-        let settings = settings();
+        let settings = SocketSettings::of_tests();
         let running = actix_web::rt::spawn(async move {
             run_dialled(near, &settings, Party::Operator, |writer| {
                 let _ = writers.send(writer);
@@ -178,7 +164,7 @@ mod tests {
         for opcode in [OpCode::Text, OpCode::Binary] {
             let (near, mut far) = tokio::io::duplex(1 << 16);
             let (sender, mut told) = mpsc::unbounded_channel();
-            let settings = settings();
+            let settings = SocketSettings::of_tests();
             actix_web::rt::spawn(async move {
                 run_dialled(near, &settings, Party::Operator, |_| Told(sender)).await;
             });

@@ -62,17 +62,11 @@ mod tests {
 
     use super::*;
     use crate::outbox::{Audio, AudioRefused};
-    use crate::{Backlog, MessageBudget, Origins};
-    use vivavoce_quotas::Share;
 
     fn socket() -> (SocketWriter, InnerClient) {
         let settings = SocketSettings {
-            allowed_origins: Origins::default(),
-            idle_timeout: Duration::from_mins(1),
-            message_timeout: Duration::from_secs(30),
-            unfinished: Arc::new(MessageBudget::new(1 << 20)),
-            backlog: Backlog::new(Share::NONE),
             max_buffered_audio: Duration::from_millis(100),
+            ..SocketSettings::of_tests()
         };
         open_inner(&settings, Party::Operator)
     }

@@ -87,7 +87,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::http::{StatusCode, header};
-use actix_web::{HttpMessage, HttpRequest, HttpResponse, ResponseError, web};
+use actix_web::{HttpMessage, HttpRequest, HttpResponse, HttpResponseBuilder, ResponseError, web};
 use actix_web_actors::ws::HandshakeError;
 use futures_util::FutureExt;
 
@@ -99,7 +99,7 @@ pub use echo::echo;
 pub use frames::{FrameError, Frames, Input, MAX_BINARY_BYTES, MAX_TEXT_BYTES};
 pub use handover::{Connection, Lent, Loan, Successor, Transport, WRITE_BUFFER_BYTES};
 pub use inner::{InnerClient, open_inner};
-pub use messages::{Messages, check_handshake, open_messages};
+pub use messages::{Messages, open_messages};
 pub use origins::Origins;
 pub use outbox::{
     Audio, AudioRefused, CLOSE_PATIENCE, Closed, ClosedBy, MAX_EVENTS, MOVES, Message, SUPERSEDED,
@@ -133,6 +133,21 @@ pub struct SocketSettings {
     pub backlog: Arc<Backlog>,
     /// The maximum audio queued for a slow client.
     pub max_buffered_audio: Duration,
+}
+
+#[cfg(test)]
+impl SocketSettings {
+    /// Those of tests, as far as they do not have their own.
+    fn of_tests() -> Self {
+        Self {
+            allowed_origins: Origins::default(),
+            idle_timeout: Duration::from_mins(1),
+            message_timeout: Duration::from_secs(30),
+            unfinished: Arc::new(MessageBudget::new(1 << 20)),
+            backlog: Backlog::new(vivavoce_quotas::Share::NONE),
+            max_buffered_audio: Duration::from_secs(2),
+        }
+    }
 }
 
 /// Why a request was not upgraded.
@@ -178,11 +193,7 @@ pub fn open<H: SocketHandler>(
     handler: impl FnOnce(SocketWriter) -> H,
 ) -> Result<HttpResponse, OpenError> {
     check_origin(request, &settings.allowed_origins)?;
-    // Stricter about version and key than the handshake itself.
-    check_handshake(request)?;
-    let mut response = actix_web_actors::ws::handshake(request)?;
-    let loan = Loan::of(request).and_then(Loan::claim);
-    let loan = loan.ok_or(OpenError::Connection)?;
+    let (mut response, loan) = accept(request)?;
 
     // The party was determined by the middleware.
     let key: Option<Party> = request.extensions().get().cloned();
@@ -199,6 +210,19 @@ pub fn open<H: SocketHandler>(
         }
     };
     Ok(response.streaming(Upgrade::new(loan, payload, socket)))
+}
+
+/// Whether a request is a handshake. Stricter about version and key than what makes the answer.
+pub fn check_handshake(request: &HttpRequest) -> Result<(), OpenError> {
+    Ok(actix_http::ws::verify_handshake(request.head())?)
+}
+
+/// The answer to a handshake, and its connection, which is a socket's from now on.
+fn accept(request: &HttpRequest) -> Result<(HttpResponseBuilder, Loan), OpenError> {
+    check_handshake(request)?;
+    let response = actix_web_actors::ws::handshake(request)?;
+    let loan = Loan::of(request).and_then(Loan::claim);
+    Ok((response, loan.ok_or(OpenError::Connection)?))
 }
 
 /// A socket without HTTP: `payload` is what the client sends, and what is returned are the frames that it may read.

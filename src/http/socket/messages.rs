@@ -15,15 +15,13 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
-use super::OpenError;
 use super::frames::{FrameError, Frames, Input};
-use super::handover::{Connection, Loan, Upgrade, reset};
-use super::outbox::CLOSE_PATIENCE;
+use super::handover::{Connection, Upgrade, reset};
+use super::outbox::{CLOSE_PATIENCE, frame};
+use super::{OpenError, accept};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 4 << 10;
-/// What a server's frame has before its payload at most (RFC 6455, section 5.2).
-const HEAD_BYTES: usize = 10;
 
 /// The messages of one client. Unless the socket was [closed](Self::close) in order, the connection is reset when this is
 /// dropped.
@@ -32,11 +30,6 @@ pub struct Messages<T = Connection> {
     frames: Frames,
     ended: bool,
     reset: fn(&T),
-}
-
-/// Whether a request is a handshake that [`open_messages`] takes.
-pub fn check_handshake(request: &HttpRequest) -> Result<(), OpenError> {
-    Ok(actix_http::ws::verify_handshake(request.head())?)
 }
 
 /// Upgrades a request to a socket that `run` reads and writes, on the thread that calls this. A message of the client has at
@@ -50,10 +43,7 @@ pub fn open_messages<F>(
 where
     F: Future<Output = ()> + 'static,
 {
-    check_handshake(request)?;
-    let mut response = actix_web_actors::ws::handshake(request)?;
-    let loan = Loan::of(request).and_then(Loan::claim);
-    let loan = loan.ok_or(OpenError::Connection)?;
+    let (mut response, loan) = accept(request)?;
     let socket = move |io, came: &[u8]| run(Messages::new(io, came, most, reset)).boxed_local();
     Ok(response.streaming(Upgrade::new(loan, payload, socket)))
 }
@@ -121,9 +111,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Messages<T> {
     }
 
     async fn send(&mut self, opcode: OpCode, payload: &[u8]) -> io::Result<()> {
-        let mut frame = BytesMut::with_capacity(HEAD_BYTES + payload.len());
-        Parser::write_message(&mut frame, payload, opcode, true, false);
-        self.io.write_all(&frame).await?;
+        self.io.write_all(&frame(payload, opcode)).await?;
         self.io.flush().await
     }
 
@@ -175,7 +163,7 @@ mod tests {
         (Messages::new(io, came, 100, count), client)
     }
 
-    fn frame(opcode: OpCode, last: bool, payload: &[u8]) -> BytesMut {
+    fn of_client(opcode: OpCode, last: bool, payload: &[u8]) -> BytesMut {
         let mut bytes = BytesMut::new();
         Parser::write_message(&mut bytes, payload, opcode, last, true);
         bytes
@@ -184,11 +172,11 @@ mod tests {
     #[tokio::test]
     async fn messages_come_whole_however_they_are_cut_and_whoever_gives_up_waiting() {
         let sent = [
-            frame(OpCode::Binary, false, b"ab"),
-            frame(OpCode::Ping, true, b"there?"),
-            frame(OpCode::Continue, true, b"c"),
-            frame(OpCode::Text, true, b"d"),
-            frame(OpCode::Pong, true, b"here"),
+            of_client(OpCode::Binary, false, b"ab"),
+            of_client(OpCode::Ping, true, b"there?"),
+            of_client(OpCode::Continue, true, b"c"),
+            of_client(OpCode::Text, true, b"d"),
+            of_client(OpCode::Pong, true, b"here"),
         ]
         .concat();
         let expected = [
@@ -218,10 +206,10 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_floods_leaves_others_their_turn() {
         for flood in [
-            frame(OpCode::Pong, true, b"").repeat(10_000),
+            of_client(OpCode::Pong, true, b"").repeat(10_000),
             [
-                frame(OpCode::Text, false, b"").to_vec(),
-                frame(OpCode::Continue, false, b"").repeat(10_000),
+                of_client(OpCode::Text, false, b"").to_vec(),
+                of_client(OpCode::Continue, false, b"").repeat(10_000),
             ]
             .concat(),
         ] {
@@ -245,10 +233,10 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_too_long_is_refused_whole_or_in_pieces() {
-        let whole = frame(OpCode::Binary, true, &[0; 101]);
+        let whole = of_client(OpCode::Binary, true, &[0; 101]);
         let pieces = [
-            frame(OpCode::Text, false, &[b'a'; 60]),
-            frame(OpCode::Continue, true, &[b'a'; 41]),
+            of_client(OpCode::Text, false, &[b'a'; 60]),
+            of_client(OpCode::Continue, true, &[b'a'; 41]),
         ]
         .concat();
         for too_long in [&whole[..], &pieces] {
@@ -256,7 +244,7 @@ mod tests {
             let refused = messages.next().await;
             assert_eq!(refused, Some(Err(FrameError::TooBig { limit: 100 })));
         }
-        let (mut messages, _client) = socket(&frame(OpCode::Binary, true, &[0; 100]));
+        let (mut messages, _client) = socket(&of_client(OpCode::Binary, true, &[0; 100]));
         assert!(matches!(messages.next().await, Some(Ok(Input::Binary(_)))));
     }
 

@@ -509,6 +509,11 @@ impl Outbox {
 }
 
 fn encode(payload: &[u8], opcode: OpCode) -> Next {
+    Next::Frame(frame(payload, opcode))
+}
+
+/// A whole message of a server in one frame.
+pub(super) fn frame(payload: &[u8], opcode: OpCode) -> Bytes {
     // RFC 6455, section 5.2. What has no room left over is frozen as it is.
     let head = match payload.len() {
         0..126 => 2,
@@ -517,7 +522,7 @@ fn encode(payload: &[u8], opcode: OpCode) -> Next {
     };
     let mut frame = BytesMut::with_capacity(head + payload.len());
     Parser::write_message(&mut frame, payload, opcode, true, false);
-    Next::Frame(frame.freeze())
+    frame.freeze()
 }
 
 fn encode_close(closed: &Closed) -> Next {

@@ -321,9 +321,7 @@ fn by_client(reason: Option<CloseReason>) -> Closed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Origins;
     use crate::outbox::Next;
-    use crate::{Backlog, MessageBudget};
     use actix_http::ws::{OpCode, Parser};
     use bytes::BytesMut;
     use std::io;
@@ -331,7 +329,6 @@ mod tests {
     use tokio::task::LocalSet;
     use tokio_stream::wrappers::UnboundedReceiverStream;
     use tokio_util::io::StreamReader;
-    use vivavoce_quotas::Share;
 
     struct Record(mpsc::UnboundedSender<Closed>);
 
@@ -354,12 +351,8 @@ mod tests {
         let (client, payload) = mpsc::unbounded_channel();
         let (sender, closed) = mpsc::unbounded_channel();
         let settings = SocketSettings {
-            allowed_origins: Origins::default(),
             idle_timeout,
-            message_timeout: Duration::from_secs(30),
-            unfinished: Arc::new(MessageBudget::new(1 << 20)),
-            backlog: Backlog::new(Share::NONE),
-            max_buffered_audio: Duration::from_secs(2),
+            ..SocketSettings::of_tests()
         };
         let shared = Shared::new(&settings, Party::Operator);
         let mut reader = Reader::new(

@@ -108,13 +108,12 @@ mod tests {
     use bytestring::ByteString;
     use tokio::task::LocalSet;
     use vivavoce_core::party::Party;
-    use vivavoce_quotas::Share;
 
+    use super::super::SocketSettings;
     use super::super::carry::carry_plain;
     use super::super::outbox::{Audio, AudioRefused, Closed};
     use super::super::reader::{Reader, SocketHandler};
     use super::super::writer::{Body, Shared, SocketWriter};
-    use super::super::{Backlog, MessageBudget, Origins, SocketSettings};
     use super::*;
 
     struct Nothing;
@@ -131,19 +130,21 @@ mod tests {
         let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (io, _) = listener.accept().await.unwrap();
         let settings = SocketSettings {
-            allowed_origins: Origins::default(),
-            idle_timeout: Duration::from_mins(1),
-            message_timeout: Duration::from_secs(30),
-            unfinished: Arc::new(MessageBudget::new(1 << 20)),
-            backlog: Backlog::new(Share::NONE),
             max_buffered_audio: Duration::from_mins(10),
+            ..SocketSettings::of_tests()
         };
         let shared = Shared::new(&settings, Party::Operator);
         let writer = SocketWriter::new(Arc::clone(&shared));
         let reader = Reader::new(Nothing, Arc::clone(&shared), &settings, Party::Operator);
         tokio::task::spawn_local(carry_plain(io, reader, Body::new(shared)));
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        (writer, client)
+        // Once something has come, the connection is the socket's.
+        writer.event("here");
+        let mut client = client;
+        let first = tokio::task::spawn_blocking(move || {
+            client.read_exact(&mut [0; 6]).unwrap();
+            client
+        });
+        (writer, first.await.unwrap())
     }
 
     fn audio(number: u32, length: usize) -> Audio {
