@@ -5,7 +5,8 @@
 //!
 //! What a client sends is not kept as it came, as a `config` holds credentials: sessions note what of it may be shown.
 
-use std::collections::VecDeque;
+mod entries;
+
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -14,11 +15,8 @@ use bytestring::ByteString;
 use tokio::time::Instant;
 use vivavoce_core::unix_time::unix_ms;
 
-/// The most entries, and the most bytes of text in them.
-const MAX_ENTRIES: usize = 400;
-const MAX_BYTES: usize = 48 << 10;
-/// By how many entries the room for them grows.
-const GROWTH: usize = 25;
+use entries::{Entries, Kept};
+
 /// Of a longer event its length is kept.
 const MAX_TEXT_BYTES: usize = 8 << 10;
 /// How long each level is, and how many are kept: half a minute.
@@ -139,30 +137,13 @@ pub struct Timeline(Arc<Shared>);
 struct Shared {
     begun: Instant,
     begun_at: SystemTime,
-    heard: Levels,
-    played: Levels,
+    levels: Levels,
     journal: Mutex<Journal>,
-}
-
-/// An entry as it is kept. Most of the memory of a session that says much and lasts is these.
-#[derive(Debug)]
-struct Kept {
-    version: u64,
-    at_ms: u64,
-    /// From the first time to the last.
-    lasted_ms: u32,
-    times: u32,
-    from_client: bool,
-    text: Box<str>,
 }
 
 #[derive(Debug, Default)]
 struct Journal {
-    /// They have consecutive numbers.
-    entries: VecDeque<Kept>,
-    bytes: usize,
-    /// That of the newest.
-    newest: u64,
+    entries: Entries,
     version: u64,
     summary: TimelineSummary,
     /// Somebody speaks, an answer is due, the session speaks.
@@ -172,39 +153,46 @@ struct Journal {
     ended_ms: Option<u64>,
 }
 
-/// Levels in a ring: the number of each in the upper bits, so that nobody has to clear old ones.
+/// What was heard and what was played in a ring, with the round of each in the upper bits, so that nobody has to clear old
+/// ones.
 #[derive(Debug, Default)]
 struct Levels(OnceLock<Box<[AtomicU32]>>);
 
 impl Levels {
-    fn note(&self, number: u64, level: u8) {
+    fn note(&self, number: u64, [heard, played]: [u8; 2]) {
         let ring = self
             .0
             .get_or_init(|| (0..LEVELS).map(|_| AtomicU32::new(0)).collect());
-        let (slot, tag) = place(number);
+        let (slot, round) = place(number);
         let Some(slot) = ring.get(slot) else { return };
-        // One thread writes.
-        let before = slot.load(Relaxed);
-        let level = if before >> 8 == tag {
-            level.max(before as u8)
-        } else {
-            level
-        };
-        slot.store(tag << 8 | u32::from(level), Relaxed);
+        slot.update(Relaxed, Relaxed, |before| {
+            let [before_heard, before_played] = levels(before, round);
+            let [heard, played] = [heard.max(before_heard), played.max(before_played)];
+            u32::from(round) << 16 | u32::from(u16::from_be_bytes([heard, played]))
+        });
     }
 
-    fn get(&self, number: u64) -> u8 {
-        let (slot, tag) = place(number);
+    /// What was heard, and what was played.
+    fn get(&self, number: u64) -> [u8; 2] {
+        let (slot, round) = place(number);
         let slot = self.0.get().and_then(|ring| ring.get(slot));
-        let level = slot.map_or(0, |slot| slot.load(Relaxed));
-        if level >> 8 == tag { level as u8 } else { 0 }
+        slot.map_or([0, 0], |slot| levels(slot.load(Relaxed), round))
     }
 }
 
-/// Where a level is, and how it is told from one that was there before; 0 is none.
-const fn place(number: u64) -> (usize, u32) {
-    let tag = (number % 0x00ff_fffe) as u32 + 1;
-    ((number % LEVELS as u64) as usize, tag)
+/// Where a level is, and its round through the ring, which repeat after three weeks; 0 is none.
+const fn place(number: u64) -> (usize, u16) {
+    let round = (number / LEVELS as u64 % 0xffff) as u16 + 1;
+    ((number % LEVELS as u64) as usize, round)
+}
+
+/// What a slot says of this round.
+const fn levels(slot: u32, round: u16) -> [u8; 2] {
+    if (slot >> 16) as u16 == round {
+        (slot as u16).to_be_bytes()
+    } else {
+        [0, 0]
+    }
 }
 
 /// The greatest magnitude, of 255.
@@ -239,8 +227,7 @@ impl Default for Timeline {
         Self(Arc::new(Shared {
             begun: Instant::now(),
             begun_at: SystemTime::now(),
-            heard: Levels::default(),
-            played: Levels::default(),
+            levels: Levels::default(),
             journal: Mutex::default(),
         }))
     }
@@ -266,13 +253,13 @@ impl Timeline {
     /// The session hears sound that is as loud as this.
     pub fn hear(&self, level: u8) {
         let number = self.now_ms() / LEVEL.as_millis() as u64;
-        self.0.heard.note(number, level);
+        self.0.levels.note(number, [level, 0]);
     }
 
     /// The session plays sound that is as loud as this.
     pub fn play(&self, level: u8) {
         let number = self.now_ms() / LEVEL.as_millis() as u64;
-        self.0.played.note(number, level);
+        self.0.levels.note(number, [0, level]);
     }
 
     /// The client has sent this: JSON with a `type`, of what may be shown.
@@ -324,13 +311,14 @@ impl Timeline {
         };
         let last = now_ms / LEVEL.as_millis() as u64;
         let first_level = level.max(last.saturating_sub(LEVELS as u64 - 2));
-        let levels = |of: &Levels| (first_level..last).map(|number| of.get(number)).collect();
+        let levels = (first_level..last).map(|number| self.0.levels.get(number));
+        let (heard, played) = levels.map(|[heard, played]| (heard, played)).unzip();
         TimelinePart {
             version,
             entries,
             first_level,
-            heard: levels(&self.0.heard),
-            played: levels(&self.0.played),
+            heard,
+            played,
             now_ms,
         }
     }
@@ -370,24 +358,21 @@ impl Journal {
         if !from_client {
             self.look_at(text);
         }
-        let last = self.entries.back_mut().filter(|last| {
+        let version = self.version;
+        let goes_on = self.entries.newest().is_some_and(|last| {
             let same = last.from_client == from_client && kind(&last.text) == kind(text);
             same && is_one_with(&last.text, text)
         });
-        self.bytes += text.len();
-        if let Some(last) = last {
-            self.bytes -= last.text.len();
-            last.version = self.version;
-            last.lasted_ms = u32::try_from(now.saturating_sub(last.at_ms)).unwrap_or(u32::MAX);
-            last.times = last.times.saturating_add(1);
-            last.text = text.into();
+        if goes_on {
+            self.entries.change_newest(|last| {
+                last.version = version;
+                last.lasted_ms = u32::try_from(now.saturating_sub(last.at_ms)).unwrap_or(u32::MAX);
+                last.times = last.times.saturating_add(1);
+                last.text = text.into();
+            });
         } else {
-            self.newest += 1;
-            if self.entries.len() == self.entries.capacity() {
-                self.entries.reserve_exact(GROWTH);
-            }
-            self.entries.push_back(Kept {
-                version: self.version,
+            self.entries.push(Kept {
+                version,
                 at_ms: now,
                 lasted_ms: 0,
                 times: 1,
@@ -395,19 +380,11 @@ impl Journal {
                 text: text.into(),
             });
         }
-        while self.entries.len() > MAX_ENTRIES || self.bytes > MAX_BYTES {
-            let Some(oldest) = self.entries.pop_front() else {
-                break;
-            };
-            self.bytes -= oldest.text.len();
-        }
     }
 
     /// What has changed after this version.
     fn since(&self, version: u64) -> Vec<TimelineEntry> {
-        let first = self.newest + 1 - self.entries.len() as u64;
-        let entries = (first..).zip(&self.entries);
-        let new = entries.filter(|(_, entry)| entry.version > version);
+        let new = self.entries.since(version).into_iter();
         new.map(|(id, entry)| TimelineEntry {
             id,
             version: entry.version,
@@ -415,7 +392,7 @@ impl Journal {
             until_ms: entry.at_ms + u64::from(entry.lasted_ms),
             times: entry.times,
             from_client: entry.from_client,
-            text: ByteString::from(&*entry.text),
+            text: entry.text.into_string().into(),
         })
         .collect()
     }
@@ -488,28 +465,6 @@ mod tests {
         assert_eq!((partials.at_ms, partials.until_ms), (0, 250));
         assert_eq!(&*heard_entry.text, heard);
         assert!(timeline.since(news.version, 0).entries.is_empty());
-    }
-
-    #[test]
-    fn it_is_bounded_whatever_is_said() {
-        let timeline = Timeline::default();
-        for n in 0..3 * MAX_ENTRIES {
-            timeline.received(&format!(r#"{{"type":"speak","text":"{n}"}}"#));
-        }
-        let entries = timeline.since(0, 0).entries;
-        assert_eq!(entries.len(), MAX_ENTRIES);
-        let newest = 3 * MAX_ENTRIES as u64;
-        assert_eq!(entries.last().map(|entry| entry.id), Some(newest));
-        assert!(timeline.journal().entries.capacity() <= MAX_ENTRIES + 2 * GROWTH);
-        let long = "x".repeat(MAX_BYTES / 2);
-        timeline.received(&format!(r#"{{"type":"speak","text":"{long}"}}"#));
-        let bytes: usize = timeline
-            .since(0, 0)
-            .entries
-            .iter()
-            .map(|e| e.text.len())
-            .sum();
-        assert!(bytes <= MAX_BYTES && bytes > MAX_BYTES / 2, "{bytes}");
     }
 
     #[tokio::test(start_paused = true)]
