@@ -534,9 +534,12 @@ impl Say {
         };
         let asked = tokio::time::Instant::now();
         let (synthesizer, party) = (&voice.synthesizer, &voice.party);
+        // Apart: asking takes more memory than speaking, and is over soon.
         let mut speech = match &document {
-            Some((document, _)) => synthesizer.speak_ssml(config, document, party).await?,
-            None => synthesizer.speak(config, text, party).await?,
+            Some((document, _)) => {
+                Box::pin(synthesizer.speak_ssml(config, document, party)).await?
+            }
+            None => Box::pin(synthesizer.speak(config, text, party)).await?,
         };
         activity.note("cached", speech.cached);
         let mut has_sound = false;

@@ -33,7 +33,8 @@ pub struct ResumableSession {
     pub access: Access,
     /// Ends it when its client is no longer authorised.
     pub expel: Recipient<Expel>,
-    pub resuming_sockets: mpsc::Sender<ResumingSocket>,
+    /// Boxed, as a channel keeps places for 32 of them.
+    pub resuming_sockets: mpsc::Sender<Box<ResumingSocket>>,
     /// Its present socket.
     pub writer: SocketWriter,
 }

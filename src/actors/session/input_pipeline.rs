@@ -48,7 +48,8 @@ pub(super) struct InputPipeline {
 /// The stages behind the decoder.
 struct Inner {
     noise_suppression: bool,
-    denoiser: Option<Denoiser>,
+    /// Apart, as few have one.
+    denoiser: Option<Box<Denoiser>>,
     rate: RecogniserRate,
     vad: Option<PipelineVad>,
     vad_config: VadConfig,
@@ -486,7 +487,7 @@ impl Inner {
         let layout = sound.layout();
         let denoiser = self
             .denoiser
-            .get_or_insert_with(|| Denoiser::new(layout.rate));
+            .get_or_insert_with(|| Box::new(Denoiser::new(layout.rate)));
         let mut clean = Vec::with_capacity(sound.frames());
         denoiser.push(sound.samples(), &mut clean);
         self.understand(Pcm::new(layout, clean), tell);

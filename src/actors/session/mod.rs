@@ -282,10 +282,10 @@ pub struct SessionActor {
     turn_clock: Rc<RefCell<TurnClock>>,
     /// While there is no output: what was cut of the last one.
     cut_ids: playback::CutIds,
-    pending: PendingConfig,
+    pending: Option<Box<PendingConfig>>,
     name: Option<Registration>,
     /// Where another socket of the client comes to.
-    resuming_sockets: tokio::sync::mpsc::Sender<ResumingSocket>,
+    resuming_sockets: tokio::sync::mpsc::Sender<Box<ResumingSocket>>,
     /// The tokens with which it comes, the last one first: that may not have arrived.
     resume_tokens: VecDeque<ResumeToken>,
     recording: Option<Recording>,
@@ -381,7 +381,7 @@ pub fn open(
             responder: None,
             turn_clock: Rc::new(RefCell::new(TurnClock::new(trace.clone()))),
             cut_ids: playback::CutIds::default(),
-            pending: PendingConfig::default(),
+            pending: None,
             name: None,
             resuming_sockets,
             resume_tokens: VecDeque::new(),
@@ -545,7 +545,7 @@ impl SessionActor {
                 let state = &self.state;
                 self.listening
                     .commit(config, &vad, |config| state.drains(config));
-                let mut pending = std::mem::take(&mut self.pending);
+                let mut pending = self.pending.take().unwrap_or_default();
                 let announces = pending.room.is_some() || self.membership.is_some();
                 let facts = std::mem::take(&mut pending.facts);
                 self.writer.timeline().describe(|known| {
@@ -812,7 +812,7 @@ impl SessionActor {
             let prepared = outcome.map(|(clip, pending)| {
                 let joined = pending.room.as_ref();
                 let room = joined.map(|(entered, config)| session.shown(entered, config));
-                session.pending = pending;
+                session.pending = Some(Box::new(pending));
                 Prepared {
                     clip,
                     is_sent,
@@ -832,9 +832,7 @@ impl SessionActor {
 
     /// Gives back what a config has acquired that is not carried out.
     fn discard_pending(&mut self, config: u64) {
-        if self.pending.config == config {
-            self.pending = PendingConfig::default();
-        }
+        self.pending.take_if(|pending| pending.config == config);
         if self.recording.is_none() {
             self.listening.input.record_nothing();
         }

@@ -57,6 +57,8 @@ pub const MAX_SOUND: Duration = Duration::from_secs(5);
 const HEARD_AGAIN: Duration = Duration::from_secs(12);
 /// Length of the chunks of synthesised audio.
 pub const CHUNK: Duration = Duration::from_millis(20);
+/// By how many chunks the room for sound that waits grows: half a second.
+const GROWTH: usize = 25;
 
 /// A piece of audio that is sent whole, usually 20 ms.
 pub trait Sound {
@@ -334,7 +336,8 @@ impl<S: Sound> PlaybackQueue<S> {
             worth_waking: (lead / 3).min(3 * CHUNK),
             on_air: VecDeque::new(),
             on_air_total: Duration::ZERO,
-            utterances: VecDeque::new(),
+            // Mostly there is one at a time, or none.
+            utterances: VecDeque::with_capacity(1),
             blank: VecDeque::new(),
             cut_ids: CutIds::default(),
             cancel: None,
@@ -528,6 +531,9 @@ impl<S: Sound> PlaybackQueue<S> {
         running.synthesised += duration;
         if let Some(loudness) = sound.loudness() {
             running.timeline.sound(&loudness);
+        }
+        if running.sound.len() == running.sound.capacity() {
+            running.sound.reserve_exact(GROWTH);
         }
         running.sound.push_back(sound);
         self.waiting += duration;

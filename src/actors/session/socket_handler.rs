@@ -87,7 +87,7 @@ impl Watch {
 pub struct Resumption {
     pub sessions: Arc<Resumes>,
     /// Sockets that come for the session.
-    pub sockets: mpsc::Receiver<ResumingSocket>,
+    pub sockets: mpsc::Receiver<Box<ResumingSocket>>,
     /// How long the session waits for one.
     pub within: Duration,
     pub access: Access,
@@ -343,7 +343,7 @@ impl SessionSocketHandler {
             input,
         };
         // One that cannot be taken says so itself.
-        let _refused = found.resuming_sockets.try_send(resuming);
+        let _refused = found.resuming_sockets.try_send(Box::new(resuming));
         let watch = self.watch.take();
         if let Some(watch) = &watch {
             watch.session.replace(found.expel);
@@ -553,7 +553,7 @@ impl SessionSocketHandler {
 
 impl SessionSocketHandler {
     /// Goes on with a socket until it has gone; `false` where it does not fit.
-    async fn come_back(&mut self, mut resuming: ResumingSocket) -> bool {
+    async fn come_back(&mut self, mut resuming: Box<ResumingSocket>) -> bool {
         let Some(plug) = resuming.socket.take() else {
             return false;
         };

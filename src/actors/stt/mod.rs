@@ -323,7 +323,8 @@ impl Attempt {
             if matches!(upload, Upload::Finalize | Upload::End) {
                 self.final_asked.set(Some(Instant::now()));
             }
-            if !self.send(&uplink, &upload).await? {
+            // Apart: mostly sound is sent by the call that brings it.
+            if !Box::pin(self.send(&uplink, &upload)).await? {
                 return Ok(UploadEnd::Refused);
             }
             if matches!(upload, Upload::End) {

@@ -25,10 +25,12 @@ use vivavoce_telemetry::metrics::{self, DropCause};
 
 /// Length of the chunks that are sent.
 const CHUNK: Duration = Duration::from_millis(20);
-/// Chunks of silence that are never shortened: 1 s.
-const LONGEST_SILENCE: usize = 50;
 /// Chunks of a longer silence that stay after speech and before it: 500 ms.
 const AROUND_SPEECH: usize = 25;
+/// Chunks of silence that are never shortened: 1 s.
+const LONGEST_SILENCE: usize = 2 * AROUND_SPEECH;
+/// How many chunks there is always room for: about those that are kept while nobody speaks.
+const ROOM: usize = 64;
 /// Speech that is followed by this much silence without a transcript was none.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
 /// The fewest chunks of a pause that ends an utterance, 400 ms: no vendor ends one after less silence.
@@ -75,9 +77,8 @@ pub(super) struct Chunk {
     faint: bool,
     /// A final is requested for everything up to its end.
     finalize: bool,
-    pushed: Instant,
-    /// When a stream has accepted it last.
-    sent: Option<Instant>,
+    /// When it was pushed; of what a stream has accepted, when the last one did.
+    moved: Instant,
 }
 
 impl Chunk {
@@ -354,6 +355,8 @@ struct Backlog {
     unsent: usize,
     /// Up to here silence has been shortened.
     shortened: usize,
+    /// The chunks of silence that end there.
+    silence: usize,
     /// Up to where the current stream has accepted audio.
     accepted: u64,
     /// Up to where any stream has.
@@ -388,7 +391,7 @@ impl Backlog {
             linear16::decode(&chunk.sound, &mut samples);
         }
         samples.append(&mut self.rest);
-        (self.kept, self.unsent, self.shortened) = (0, 0, 0);
+        (self.kept, self.unsent, self.shortened, self.silence) = (0, 0, 0, 0);
         self.finalize_by = None;
         samples
     }
@@ -405,6 +408,7 @@ impl Backlog {
             kept: 0,
             unsent: 0,
             shortened: 0,
+            silence: 0,
             accepted: 0,
             ever_accepted: 0,
             clock: StreamClock::new(rate),
@@ -472,8 +476,7 @@ impl Backlog {
             speech,
             faint: is_faint(samples),
             finalize: false,
-            pushed: now,
-            sent: None,
+            moved: now,
         };
         self.cut += chunk.samples();
         self.kept += chunk.samples();
@@ -575,6 +578,7 @@ impl Backlog {
             .sum::<u64>();
         self.unsent = self.unsent.saturating_sub(chunks);
         self.shortened = self.shortened.saturating_sub(chunks);
+        self.silence = self.silence.min(self.shortened);
     }
 
     /// What the current stream sends next.
@@ -617,11 +621,11 @@ impl Backlog {
         self.accepted = chunk.end();
         let kept = self.chunks.range_mut(..self.unsent).next_back();
         if let Some(kept) = kept.filter(|kept| kept.at == chunk.at) {
-            kept.sent = Some(now);
+            kept.moved = now;
         }
         if chunk.end() > self.ever_accepted {
             self.ever_accepted = chunk.end();
-            metrics::input_delay(now - chunk.pushed);
+            metrics::input_delay(now - chunk.moved);
         }
     }
 
@@ -640,7 +644,7 @@ impl Backlog {
         }
         self.not_replayable = 0;
         // Gives back the memory of a long replay.
-        self.chunks.shrink_to(2 * LONGEST_SILENCE);
+        self.chunks.shrink_to(ROOM);
     }
 
     fn latest_pause(&self) -> Option<u64> {
@@ -659,7 +663,7 @@ impl Backlog {
         let (mut spoken, mut pause) = (false, 0);
         let (mut pause_at, mut end, mut sure_until) = (0, None, None);
         for chunk in sent {
-            let is_sure = chunk.sent.is_some_and(|at| Some(at) <= sure);
+            let is_sure = Some(chunk.moved) <= sure;
             if is_sure {
                 sure_until = Some(chunk.end());
             }
@@ -687,6 +691,7 @@ impl Backlog {
         if !sent.any(|chunk| chunk.speech) {
             let sent = self.chunks.range_mut(..self.unsent);
             sent.for_each(|chunk| chunk.speech = true);
+            self.silence = self.silence.min(self.shortened.saturating_sub(self.unsent));
         }
     }
 
@@ -723,6 +728,11 @@ impl Backlog {
             if self.shortened >= end {
                 return;
             }
+            let speech = self
+                .chunks
+                .get(self.shortened)
+                .is_some_and(|chunk| chunk.speech);
+            self.silence = if speech { 0 } else { self.silence + 1 };
             self.shortened += 1;
             self.shorten_last_silence();
         }
@@ -730,16 +740,10 @@ impl Backlog {
 
     /// Shortens the silence that ends at `shortened` if it has just become too long.
     fn shorten_last_silence(&mut self) {
-        let heard = self.chunks.range(..self.shortened);
-        let silence = heard
-            .rev()
-            .take(LONGEST_SILENCE + 1)
-            .take_while(|chunk| !chunk.speech)
-            .count();
-        if silence <= LONGEST_SILENCE {
+        if self.silence <= LONGEST_SILENCE {
             return;
         }
-        let begin = self.shortened - silence;
+        let begin = self.shortened - self.silence;
         if begin == 0 {
             return self.forget(1);
         }
@@ -759,6 +763,7 @@ impl Backlog {
         };
         self.kept -= chunk.samples();
         self.shortened -= 1;
+        self.silence -= 1;
         if index < self.unsent {
             self.unsent -= 1;
         }
@@ -871,6 +876,9 @@ mod tests {
             assert_eq!(backlog.kept, kept);
             assert!(kept <= backlog.limit);
             assert!(backlog.unsent.max(backlog.shortened) <= backlog.chunks.len());
+            let heard = backlog.chunks.range(..backlog.shortened).rev();
+            let silence = heard.take_while(|chunk| !chunk.speech).count();
+            assert_eq!(backlog.silence, silence);
         }
 
         /// Whether somebody would miss this chunk: speech, or what is around it.

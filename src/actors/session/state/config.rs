@@ -80,7 +80,8 @@ pub struct ConfigMachine {
     /// When the first config must be in force.
     due: Option<Instant>,
     timeout: Duration,
-    pending: Option<Pending>,
+    /// Apart, as it is gone soon.
+    pending: Option<Box<Pending>>,
     in_force: Option<InForce>,
     backlog: VecDeque<Command>,
     backlog_bytes: usize,
@@ -110,7 +111,8 @@ impl ConfigMachine {
 
     /// The pending config, if it has this number.
     pub fn pending(&mut self, config: u64) -> Option<&mut Pending> {
-        self.pending.as_mut().filter(|known| known.config == config)
+        let pending = self.pending.as_deref_mut();
+        pending.filter(|known| known.config == config)
     }
 
     pub fn is_pending(&self, config: u64) -> bool {
@@ -171,7 +173,7 @@ impl ConfigMachine {
             return Err(Refusal::new(ErrorCode::RecordingUnavailable, problem));
         }
         let known = self.stream_id.clone();
-        self.pending = Some(Pending {
+        self.pending = Some(Box::new(Pending {
             config,
             stream_id: known.or(stream_id).unwrap_or_else(StreamId::random),
             params,
@@ -180,7 +182,7 @@ impl ConfigMachine {
             is_update: false,
             clip: None,
             room: None,
-        });
+        }));
         Ok(())
     }
 
@@ -198,7 +200,7 @@ impl ConfigMachine {
             .over(&in_force.params)
             .map_err(|misfit| Refusal::new(ErrorCode::InvalidMessage, misfit.to_string()))?
             .ok_or_else(|| Refusal::new(ErrorCode::AudioDisabled, AUDIO_DISABLED))?;
-        self.pending = Some(Pending {
+        self.pending = Some(Box::new(Pending {
             config,
             stream_id: stream_id.clone(),
             params,
@@ -207,7 +209,7 @@ impl ConfigMachine {
             is_update: true,
             clip: in_force.clip.clone(),
             room: None,
-        });
+        }));
         Ok(())
     }
 
@@ -216,7 +218,7 @@ impl ConfigMachine {
     }
 
     /// Drops the pending config.
-    pub const fn abandon(&mut self) -> Option<Pending> {
+    pub const fn abandon(&mut self) -> Option<Box<Pending>> {
         self.pending.take()
     }
 
@@ -237,7 +239,7 @@ impl ConfigMachine {
             clip,
             room,
             ..
-        } = self.pending.take()?;
+        } = *self.pending.take()?;
         let mut before = self.in_force.take();
         let said_before = match &mut before {
             Some(before) if is_update => before.said.take(),

@@ -26,7 +26,7 @@ use super::turn::{Answer, Manner, Moment};
 use crate::responder::{FunctionResult, Respond};
 use crate::stt::SttReport;
 use crate::tts::TtsReport;
-use config::{AUDIO_DISABLED, Admission, ConfigMachine, Pending};
+use config::{AUDIO_DISABLED, Admission, ConfigMachine};
 use ending::Ending;
 use recogniser::{Output, OutputState, RecogniserMachine, TurnResources};
 use synthesiser::SynthesiserMachine;
@@ -388,9 +388,7 @@ impl Session {
 
     fn config_failed(&mut self, config: u64, refusal: Refusal) {
         let message = match self.config.abandon() {
-            Some(Pending {
-                is_update: true, ..
-            }) => "update_config",
+            Some(pending) if pending.is_update => "update_config",
             _ => "config",
         };
         self.recogniser.abandon();
