@@ -74,7 +74,7 @@ impl Sfu {
             ..Participant::new(id, to, claims, Link::Forwarded(source), now)
         };
         forwarded.reflect(original);
-        self.participants.insert(key, forwarded);
+        self.participants.insert(key, Box::new(forwarded));
         self.pair(from, now);
         self.settle_in(key, to, now);
         self.introduce(key, to, now);
@@ -84,7 +84,7 @@ impl Sfu {
     pub(super) fn publisher<'a>(&'a self, member: &'a Participant) -> &'a Participant {
         let source = member.source();
         let source = source.and_then(|source| self.participants.get(&source));
-        source.unwrap_or(member)
+        source.map_or(member, Box::as_ref)
     }
 
     /// Brings those that stand for a participant up to date.

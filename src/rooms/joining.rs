@@ -412,7 +412,7 @@ impl Sfu {
             once: admission.once,
             ..Participant::new(id, room, claims, link, now)
         };
-        self.participants.insert(key, participant);
+        self.participants.insert(key, Box::new(participant));
         self.connections.insert(connection, key);
         self.take_in(key, now);
         key

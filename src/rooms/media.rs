@@ -273,7 +273,8 @@ impl Sfu {
         };
         let mut speaking = Vec::new();
         for member in &room.members {
-            let source = self.participants.get(member).and_then(Participant::source);
+            let source = self.participants.get(member);
+            let source = source.and_then(|member| member.source());
             let source = source.and_then(|source| self.participants.get(&source));
             // Tracks are judged once, in their own room.
             let elsewhere = source.map(|source| source.level);
@@ -338,7 +339,7 @@ impl Sfu {
             return;
         }
         let (room, visible) = (participant.room, participant.visible());
-        let update = quality_of([&*participant]);
+        let update = quality_of([&**participant]);
         if visible {
             // Not to who is still joining: clients take the value then, but tell their applications only of changes once
             // they are connected. They are told with their own first quality, below.

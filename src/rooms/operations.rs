@@ -324,7 +324,7 @@ impl Sfu {
         let key = self.participant_key(name, identity)?;
         self.participants
             .get(&key)
-            .map(Participant::info)
+            .map(|participant| participant.info())
             .ok_or(OperationError::NoParticipant)
     }
 
@@ -496,7 +496,8 @@ impl Sfu {
             self.tell(key, Message::TrackUnpublished(unpublished));
         }
         self.announce(key, now);
-        let info = self.participants.get(&key).map(Participant::info);
+        let participant = self.participants.get(&key);
+        let info = participant.map(|participant| participant.info());
         for publication in refused {
             self.record(
                 Event::TrackUnpublished,

@@ -105,7 +105,7 @@ impl Sfu {
             self.reconciling.retain(|waiting| *waiting != key);
             parcel.unreconciled.push(key);
         }
-        parcel.participants.push(participant);
+        parcel.participants.push(*participant);
     }
 
     /// Takes rooms of another thread in.
@@ -141,6 +141,6 @@ impl Sfu {
             peer.deadline = Some(peer.due);
             self.deadlines.insert((peer.due, key, side));
         }
-        self.participants.insert(key, participant);
+        self.participants.insert(key, Box::new(participant));
     }
 }

@@ -78,7 +78,9 @@ impl Sfu {
             .get(&room)
             .map(|room| room.members.as_slice())
             .unwrap_or_default();
-        members.iter().filter_map(|key| self.participants.get(key))
+        members
+            .iter()
+            .filter_map(|key| self.participants.get(key).map(Box::as_ref))
     }
 
     /// The participant with this identity in a room.
@@ -187,7 +189,7 @@ impl Sfu {
         let participant = key.and_then(|key| self.participants.get_mut(&key));
         // A client that should reconnect resumes instead if its connection was lost before it was told.
         let principal = admission.claims.principal();
-        let goes_on = |participant: &&mut Participant| {
+        let goes_on = |participant: &&mut Box<Participant>| {
             (sid.is_empty() || &*participant.sid == sid)
                 && (principal == Principal::Operator || principal == participant.claims.principal())
                 && participant.on_resume != Some(OnResume::StartAnew)
@@ -436,7 +438,9 @@ impl Sfu {
         room.counts_changed = true;
         room.speakers.retain(|(speaker, _)| speaker != sid);
         let members = &room.members;
-        let mut others = members.iter().filter_map(|key| self.participants.get(key));
+        let mut others = members
+            .iter()
+            .filter_map(|key| self.participants.get(key).map(Box::as_ref));
         if keeps_room && !others.any(Participant::keeps_room) {
             room.ends_at =
                 Some(now.instant + Duration::from_secs(room.settings.departure_timeout_s.into()));
@@ -489,7 +493,8 @@ impl Sfu {
         participant.state = State::Active;
         let room = participant.room;
         self.announce(key, now);
-        let info = self.participants.get(&key).map(Participant::info);
+        let participant = self.participants.get(&key);
+        let info = participant.map(|participant| participant.info());
         self.record(Event::ParticipantJoined, room, info, None, now);
         self.reconcile(key, now);
     }

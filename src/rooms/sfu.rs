@@ -103,7 +103,8 @@ pub struct Sfu {
     pub(super) rng: fastrand::Rng,
     pub(super) rooms: HashMap<RoomKey, Room>,
     pub(super) room_names: HashMap<String, RoomKey>,
-    pub(super) participants: HashMap<ParticipantKey, Participant>,
+    /// Boxed: the table has many places that are free.
+    pub(super) participants: HashMap<ParticipantKey, Box<Participant>>,
     pub(super) connections: HashMap<ConnectionId, ParticipantKey>,
     pub(super) outputs: Outputs,
     pub(super) counters: Counters,

@@ -81,7 +81,7 @@ pub struct Stop;
 /// One attempt at a recogniser's stream.
 pub struct SttActor {
     /// Taken when the actor starts.
-    attempt: Option<Attempt>,
+    attempt: Option<Box<Attempt>>,
     /// Not a future of the actor's own, which would keep it alive without an address.
     task: Option<AbortOnDropHandle<()>>,
 }
@@ -96,7 +96,7 @@ impl SttActor {
         report: Recipient<SttReport>,
         attempt: u32,
     ) -> Self {
-        let attempt = Attempt {
+        let attempt = Box::new(Attempt {
             provider,
             request,
             buffer,
@@ -106,7 +106,7 @@ impl SttActor {
             final_asked: Cell::new(None),
             has_final: Cell::new(false),
             activity: None,
-        };
+        });
         Self {
             attempt: Some(attempt),
             task: None,
@@ -205,7 +205,8 @@ impl Drop for StopGuard {
 }
 
 impl Attempt {
-    async fn live(self, actor: WeakAddr<SttActor>) {
+    /// Boxed, as a future has room twice for what it is given.
+    async fn live(self: Box<Self>, actor: WeakAddr<SttActor>) {
         let mut guard = StopGuard {
             outcome: Err(self.error(
                 ErrorKind::Unavailable,

@@ -49,7 +49,7 @@ pub async fn connect(server: &RoomServer, api_key: &str, join: Join) -> Result<R
         }
         Woken::Wishes => wake.notify_one(),
     });
-    let agent = Agent {
+    let agent = Box::new(Agent {
         server: server.clone(),
         admission,
         audio: join.audio,
@@ -63,7 +63,7 @@ pub async fn connect(server: &RoomServer, api_key: &str, join: Join) -> Result<R
         track: None,
         attributes: BTreeMap::new(),
         sound: Arc::default(),
-    };
+    });
     let (connection, messages) = agent.enter().await.ok_or_else(stopped)?;
     tokio::spawn(agent.run(connection, messages));
     Ok(link)
@@ -181,18 +181,19 @@ impl Agent {
         }
     }
 
-    async fn run(mut self, mut connection: Connection, mut messages: Arc<Messages>) {
+    /// Boxed are it and what is rare: a task keeps room for all that it ever does, and for what it is given twice.
+    async fn run(mut self: Box<Self>, mut connection: Connection, mut messages: Arc<Messages>) {
         loop {
             match self.follow(connection, &messages).await {
                 Over::Ended(ending) => {
-                    let ending = self.explained(ending).await;
+                    let ending = Box::pin(self.explained(ending)).await;
                     return self.end.end(ending);
                 }
                 Over::Again => {}
             }
             let again = match self.tell(vec![LinkEvent::Reconnecting]) {
                 Some(over) => Err(over),
-                None => self.enter().await.ok_or_else(stopped),
+                None => Box::pin(self.enter()).await.ok_or_else(stopped),
             };
             match again {
                 Ok(entered) => (connection, messages) = entered,
