@@ -802,10 +802,9 @@ impl SessionSocketHandler {
         let kind = message.origin().message.unwrap_or_default();
         let shown = match message {
             ClientMessage::Speak(speak) => {
-                let end = speak.text.floor_char_boundary(MAX_SHOWN_BYTES);
-                let text = &speak.text[..end.min(speak.text.len())];
-                let flush = speak.flush;
-                json!({"type": kind, "id": speak.id, "text": text, "flush": flush})
+                let cut = |text: &str| text[..text.floor_char_boundary(MAX_SHOWN_BYTES)].to_owned();
+                let (id, text) = (speak.id.as_deref().map(cut), cut(&speak.text));
+                json!({"type": kind, "id": id, "text": text, "flush": speak.flush})
             }
             _ => json!({"type": kind}),
         };

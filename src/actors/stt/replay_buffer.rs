@@ -29,7 +29,7 @@ const CHUNK: Duration = Duration::from_millis(20);
 const AROUND_SPEECH: usize = 25;
 /// Chunks of silence that are never shortened: 1 s.
 const LONGEST_SILENCE: usize = 2 * AROUND_SPEECH;
-/// How many chunks there is always room for: about those that are kept while nobody speaks.
+/// For how many chunks there is room however few they are once there were more: about those that are kept while nobody speaks.
 const ROOM: usize = 64;
 /// Speech that is followed by this much silence without a transcript was none.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
@@ -791,6 +791,9 @@ mod tests {
         Acknowledge(u64),
         Fail,
         Reopen,
+        /// The recogniser hears speech.
+        Hears,
+        GiveAway,
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -850,6 +853,8 @@ mod tests {
                     self.backlog.interrupt();
                     self.open = false;
                 }
+                Step::Hears => self.backlog.recogniser_hears_speech(),
+                Step::GiveAway => drop(self.backlog.give_away()),
                 Step::Reopen if !self.open => {
                     self.backlog.rewind();
                     self.heard.clear();
@@ -933,6 +938,26 @@ mod tests {
                 prop_assert!(heard || from >= to, "chunk {} is not heard", chunk);
             }
             prop_assert_eq!(fed.backlog.lost, 0);
+        }
+
+        /// Also where silence is so long that the speech before it is forgotten.
+        #[test]
+        fn silence_is_counted_whatever_happens(
+            steps in prop::collection::vec(
+                prop_oneof![
+                    6 => step(),
+                    2 => (1usize..300).prop_map(|chunks| Step::Push { chunks, speech: false }),
+                    2 => Just(Step::Send(usize::MAX)),
+                    1 => Just(Step::Hears),
+                    1 => Just(Step::GiveAway),
+                ],
+                0..80,
+            ),
+        ) {
+            let mut fed = Fed::new(Duration::from_secs(30));
+            fed.step(Step::Reopen);
+            // Each checks.
+            steps.into_iter().for_each(|step| fed.step(step));
         }
 
         #[test]

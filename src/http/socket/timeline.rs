@@ -1,7 +1,7 @@
 //! What a session was sent and has sent lately, and how loud it was both ways: kept by the way to its client, for whoever
 //! watches the session (`src/http/inspect`). Always kept, because what is looked at has mostly happened already; so it costs
-//! little: an event is a copy of its text, and 60 ms of sound a store to an atomic. Whoever looks holds up nobody: sound
-//! takes no lock, and events one that is held for microseconds.
+//! little: an event is a copy of its text, 60 ms of sound a change of an atomic, and some dozen events together are compressed.
+//! Whoever looks holds up nobody: sound takes no lock, and events one that is held for microseconds.
 //!
 //! What a client sends is not kept as it came, as a `config` holds credentials: sessions note what of it may be shown.
 
@@ -40,6 +40,20 @@ pub struct TimelineEntry {
     pub from_client: bool,
     /// JSON with a `type`; the last one, where there were several.
     pub text: ByteString,
+}
+
+impl TimelineEntry {
+    fn of((id, entry): (u64, Kept)) -> Self {
+        Self {
+            id,
+            version: entry.version,
+            at_ms: entry.at_ms,
+            until_ms: entry.at_ms + u64::from(entry.lasted_ms),
+            times: entry.times,
+            from_client: entry.from_client,
+            text: entry.text.into_string().into(),
+        }
+    }
 }
 
 /// What a session is made of, as its config says.
@@ -307,8 +321,9 @@ impl Timeline {
         let (now_ms, version, entries) = {
             let journal = self.journal();
             let now = journal.ended_ms.unwrap_or_else(|| self.now_ms());
-            (now, journal.version, journal.since(version))
+            (now, journal.version, journal.entries.since(version))
         };
+        let entries = entries.read().into_iter().map(TimelineEntry::of).collect();
         let last = now_ms / LEVEL.as_millis() as u64;
         let first_level = level.max(last.saturating_sub(LEVELS as u64 - 2));
         let levels = (first_level..last).map(|number| self.0.levels.get(number));
@@ -380,21 +395,6 @@ impl Journal {
                 text: text.into(),
             });
         }
-    }
-
-    /// What has changed after this version.
-    fn since(&self, version: u64) -> Vec<TimelineEntry> {
-        let new = self.entries.since(version).into_iter();
-        new.map(|(id, entry)| TimelineEntry {
-            id,
-            version: entry.version,
-            at_ms: entry.at_ms,
-            until_ms: entry.at_ms + u64::from(entry.lasted_ms),
-            times: entry.times,
-            from_client: entry.from_client,
-            text: entry.text.into_string().into(),
-        })
-        .collect()
     }
 
     /// What the list shows after this event.
@@ -471,11 +471,13 @@ mod tests {
     async fn levels_are_where_they_were_heard_and_old_ones_are_gone() {
         let timeline = Timeline::default();
         timeline.hear(100);
+        timeline.play(7);
+        timeline.hear(20);
         tokio::time::advance(Duration::from_millis(150)).await;
         timeline.play(255);
         tokio::time::advance(Duration::from_millis(100)).await;
         let part = timeline.since(0, 0);
-        assert_eq!((part.heard, part.played), (vec![100, 0], vec![0, 255]));
+        assert_eq!((part.heard, part.played), (vec![100, 0], vec![7, 255]));
         tokio::time::advance(Duration::from_mins(1)).await;
         let part = timeline.since(0, 0);
         assert!(part.heard.len() < LEVELS && part.heard.iter().all(|level| *level == 0));

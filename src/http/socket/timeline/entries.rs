@@ -1,11 +1,13 @@
 //! The entries of a timeline. Nearly all memory of a session that lasts would be these, and nobody looks at most of them:
-//! the last few are kept as they are, those before them in compressed blocks, at about a third of their size.
+//! the last few are kept as they are, those before them in compressed blocks, at about a third of their size. A block is
+//! forgotten as a whole.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::{Buf, BufMut};
 
-/// The most entries, and the most bytes of text in them.
+/// Up to how many entries are kept, and up to how many bytes of text in them.
 pub(super) const MAX_ENTRIES: usize = 400;
 pub(super) const MAX_BYTES: usize = 48 << 10;
 /// Once the last entries take more than this they are compressed, all but the newest.
@@ -63,12 +65,14 @@ struct Block {
     text_bytes: usize,
     /// The newest version in it.
     version: u64,
-    compressed: Box<[u8]>,
+    compressed: Arc<[u8]>,
 }
 
 impl Block {
-    fn of(entries: impl Iterator<Item = Kept>) -> Self {
-        let (mut plain, mut count, mut text_bytes, mut version) = (Vec::new(), 0, 0, 0);
+    /// `bytes` is about how many these are.
+    fn of(entries: impl Iterator<Item = Kept>, bytes: usize) -> Self {
+        let mut plain = Vec::with_capacity(bytes);
+        let (mut count, mut text_bytes, mut version) = (0, 0, 0);
         for entry in entries {
             entry.write(&mut plain);
             count += 1;
@@ -82,12 +86,30 @@ impl Block {
             compressed: lz4_flex::block::compress_prepend_size(&plain).into(),
         }
     }
+}
 
-    fn read(&self) -> Vec<Kept> {
-        let plain = lz4_flex::block::decompress_size_prepended(&self.compressed);
-        let plain = plain.unwrap_or_default();
-        let mut left = &plain[..];
-        std::iter::from_fn(|| Kept::read(&mut left)).collect()
+/// Entries after a version, some of them to be read yet: whoever looks decompresses them, with no lock held.
+#[derive(Debug)]
+pub(super) struct Since {
+    version: u64,
+    /// With the number of the first of each.
+    blocks: Vec<(u64, Arc<[u8]>)>,
+    last: Vec<(u64, Kept)>,
+}
+
+impl Since {
+    /// All of them, with their numbers.
+    pub(super) fn read(self) -> Vec<(u64, Kept)> {
+        let mut entries = Vec::new();
+        for (first, compressed) in self.blocks {
+            let plain = lz4_flex::block::decompress_size_prepended(&compressed);
+            let plain = plain.unwrap_or_default();
+            let mut left = &plain[..];
+            let numbered = (first..).zip(std::iter::from_fn(|| Kept::read(&mut left)));
+            entries.extend(numbered.filter(|(_, entry)| entry.version > self.version));
+        }
+        entries.extend(self.last);
+        entries
     }
 }
 
@@ -124,7 +146,8 @@ impl Entries {
 
     pub(super) fn push(&mut self, entry: Kept) {
         if self.last_bytes > BLOCK_BYTES {
-            self.blocks.push_back(Block::of(self.last.drain(..)));
+            let bytes = self.last_bytes;
+            self.blocks.push_back(Block::of(self.last.drain(..), bytes));
             self.last_bytes = 0;
         }
         if self.last.len() == self.last.capacity() {
@@ -138,31 +161,29 @@ impl Entries {
         self.forget();
     }
 
-    /// Those of a later version, with their numbers.
-    pub(super) fn since(&self, version: u64) -> Vec<(u64, Kept)> {
+    /// Those of a later version.
+    pub(super) fn since(&self, version: u64) -> Since {
         let mut number = self.newest + 1 - self.count as u64;
-        let mut since = Vec::new();
-        let blocks = self.blocks.iter().map(|block| {
-            let entries = if block.version > version {
-                block.read()
-            } else {
-                Vec::new()
-            };
-            (entries, block.entries)
-        });
-        let last = self.last.iter().map(|entry| Kept {
+        let mut blocks = Vec::new();
+        for block in &self.blocks {
+            if block.version > version {
+                blocks.push((number, Arc::clone(&block.compressed)));
+            }
+            number += block.entries as u64;
+        }
+        let last = (number..).zip(&self.last);
+        let last = last.filter(|(_, entry)| entry.version > version);
+        let copied = |entry: &Kept| Kept {
             text: entry.text.clone(),
             ..*entry
-        });
-        for (entries, count) in blocks.chain([(last.collect(), self.last.len())]) {
-            since.extend(
-                (number..)
-                    .zip(entries)
-                    .filter(|(_, entry)| entry.version > version),
-            );
-            number += count as u64;
+        };
+        Since {
+            version,
+            blocks,
+            last: last
+                .map(|(number, entry)| (number, copied(entry)))
+                .collect(),
         }
-        since
     }
 
     /// The oldest go where there are too many, those of a block together.
@@ -198,29 +219,34 @@ mod tests {
         }
     }
 
+    fn bytes_of(entries: &[(u64, Kept)]) -> usize {
+        entries.iter().map(|(_, entry)| entry.text.len()).sum()
+    }
+
     proptest! {
-        /// Pushes and changes, with texts of some length.
+        /// Pushes and some changes, with texts that are short but for a few.
         #[test]
         fn the_last_ones_are_there_as_they_were_given_with_their_numbers(
-            steps in prop::collection::vec((any::<bool>(), "[a-zü\"]{0,4}", 0..3_000usize), 0..700),
-            asked in 0..700u64,
+            steps in prop::collection::vec((0..5u8, "[a-zü\"]{1,4}", 0..8_000usize), 0..900),
+            asked in 0..900u64,
         ) {
             let mut entries = Entries::default();
             let mut given: Vec<Kept> = Vec::new();
-            for (version, (changes, text, times)) in (1..).zip(&steps) {
-                // Most texts are short.
-                let text = text.repeat(if times % 50 == 0 { *times } else { times % 50 });
-                if *changes && let Some(newest) = given.last_mut() {
+            for (version, (step, text, times)) in (1..).zip(&steps) {
+                let text = text.repeat(if times % 400 == 0 { *times } else { times % 40 });
+                if *step == 0 && entries.newest().is_some() {
+                    let newest = given.last_mut().unwrap();
                     (newest.version, newest.text) = (version, text.clone().into());
                     entries.change_newest(|newest| (newest.version, newest.text) = (version, text.into()));
                 } else {
                     given.push(entry(version, &text));
                     entries.push(entry(version, &text));
                 }
+                let fits = given.last().filter(|last| last.text.len() <= MAX_BYTES);
+                prop_assert_eq!(entries.newest(), fits);
             }
-            prop_assert_eq!(entries.newest(), given.last().filter(|last| last.text.len() <= MAX_BYTES));
-            let kept = entries.since(0);
-            let bytes: usize = kept.iter().map(|(_, entry)| entry.text.len()).sum();
+            let kept = entries.since(0).read();
+            let bytes = bytes_of(&kept);
             prop_assert!(kept.len() <= MAX_ENTRIES && bytes <= MAX_BYTES);
             prop_assert_eq!((kept.len(), bytes), (entries.count, entries.text_bytes));
             let last: usize = entries.last.iter().map(Kept::bytes).sum();
@@ -229,7 +255,37 @@ mod tests {
             let numbered: Vec<_> = (1..).zip(given).skip(gone).collect();
             prop_assert_eq!(&kept, &numbered);
             let news = numbered.into_iter().filter(|(_, entry)| entry.version > asked);
-            prop_assert_eq!(entries.since(asked), news.collect::<Vec<_>>());
+            prop_assert_eq!(entries.since(asked).read(), news.collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn no_more_are_kept_than_may_be_and_hardly_fewer() {
+        let mut entries = Entries::default();
+        for version in 1..=3 * MAX_ENTRIES as u64 {
+            entries.push(entry(version, "short"));
+            let kept = entries.count;
+            assert!(kept <= MAX_ENTRIES, "{kept}");
+            // A block has as many as take so much.
+            let fewest = MAX_ENTRIES - BLOCK_BYTES / size_of::<Kept>() - 1;
+            assert!(kept == version as usize || kept >= fewest, "{kept}");
+        }
+        assert!(entries.last.capacity() <= BLOCK_BYTES / size_of::<Kept>() + GROWTH);
+        let newest = entries.since(0).read().pop();
+        assert_eq!(
+            newest.map(|(number, _)| number),
+            Some(3 * MAX_ENTRIES as u64)
+        );
+        let mut entries = Entries::default();
+        for version in 1..=1_000 {
+            entries.push(entry(version, &"x".repeat(1_000)));
+            let bytes = bytes_of(&entries.since(0).read());
+            assert!(bytes <= MAX_BYTES, "{bytes}");
+            let fewest = MAX_BYTES - BLOCK_BYTES - 2_000;
+            assert!(
+                bytes == version as usize * 1_000 || bytes >= fewest,
+                "{bytes}"
+            );
         }
     }
 
@@ -248,7 +304,7 @@ mod tests {
             .map(|block| block.compressed.len())
             .sum();
         let blocks = entries.count - entries.last.len();
-        let plain = blocks * entries.since(0)[0].1.bytes();
+        let plain = blocks * entries.since(0).read()[0].1.bytes();
         assert!(
             blocks > MAX_ENTRIES * 4 / 5,
             "{blocks} entries are compressed"
