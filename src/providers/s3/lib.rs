@@ -3,6 +3,7 @@
 //! `If-None-Match: *`, behind a look at what is there for stores that do not know it. Large files go up in parts
 //! ([`upload`]).
 
+mod connections;
 mod errors;
 mod upload;
 
@@ -25,6 +26,7 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::StreamExt;
 use futures_util::stream;
 
+use connections::OnRuntime;
 use errors::store_error;
 use vivavoce_config::{HttpUrl, Recording, RecordingBackend};
 use vivavoce_core::tls_roots::Authorities;
@@ -69,10 +71,11 @@ pub fn problems(settings: &Recording) -> Vec<String> {
 
 impl S3Store {
     /// The bucket of the settings; `None` where they name none. Nothing is connected to yet, save for what the default
-    /// chain of AWS asks for a region that nobody has set.
+    /// chain of AWS asks for a region that nobody has set. Its connections live on this runtime.
     pub async fn open(settings: &Recording, authorities: &Authorities) -> Option<Self> {
         let bucket = settings.s3_bucket.clone()?;
         let http = http_client(settings.s3_endpoint.as_ref(), authorities);
+        let http = OnRuntime::current(http);
         let region = settings.s3_region.clone();
         let elsewhere = settings
             .s3_endpoint
