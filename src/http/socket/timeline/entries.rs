@@ -10,13 +10,13 @@ use bytes::{Buf, BufMut};
 /// Up to how many entries are kept, and up to how many bytes of text in them.
 pub(super) const MAX_ENTRIES: usize = 400;
 pub(super) const MAX_BYTES: usize = 48 << 10;
-/// Once the last entries take more than this they are compressed, all but the newest.
+/// Once the last entries take more than this, they are compressed as the next one comes.
 const BLOCK_BYTES: usize = 6 << 10;
 /// By how many entries the room for the last ones grows.
 const GROWTH: usize = 16;
 
 /// An entry as it is kept.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Kept {
     pub(super) version: u64,
     pub(super) at_ms: u64,
@@ -173,15 +173,11 @@ impl Entries {
         }
         let last = (number..).zip(&self.last);
         let last = last.filter(|(_, entry)| entry.version > version);
-        let copied = |entry: &Kept| Kept {
-            text: entry.text.clone(),
-            ..*entry
-        };
         Since {
             version,
             blocks,
             last: last
-                .map(|(number, entry)| (number, copied(entry)))
+                .map(|(number, entry)| (number, entry.clone()))
                 .collect(),
         }
     }
